@@ -58,6 +58,16 @@ def test_failed_and_too_few_measurements() -> None:
     assert "overfitting" in not_checked(list(checks.values()))
 
 
+def test_what_a_probe_looked_for_and_did_not_meet_does_not_apply() -> None:
+    run = healthy()
+    name = "running statistics of batch norms"
+    [before] = [check for check in checks_of(run.reader) if check.name == name]
+    run.model("Inputs", 8, input_std=1.0)
+    [after] = [check for check in checks_of(run.reader) if check.name == name]
+    assert (before.state, after.state) == ("not measured", "not applicable")
+    assert "where the model has batch norms" in after.reason
+
+
 def test_an_audit_is_checked_for_what_an_audit_has() -> None:
     run = MadeRun()
     run.manifest["source"] = "audit"

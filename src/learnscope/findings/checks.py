@@ -11,7 +11,7 @@ import numpy as np
 from learnscope.findings import Declared, Need, analyses, find, findings_of
 from learnscope.quantities import Quantity
 from learnscope.reading.cuts import Cuts
-from learnscope.reading.gather import one_pass, series
+from learnscope.reading.gather import class_of, one_pass, series
 from learnscope.reading.words import count
 from learnscope.record import Finding
 from learnscope.record.finding import with_taken_in
@@ -60,6 +60,8 @@ def _check(run: RunReader, declared: Declared, found: Sequence[Finding], wrong: 
     for need in declared.needs:
         options = need if isinstance(need, tuple) else (need,)
         if max(measured_steps(run, quantity) for quantity in options) < least:
+            if (reason := _nothing_of_it(run, options)) is not None:
+                return Check(name, "not applicable", reason, findings=found)
             return Check(name, "not measured", _missing(run, options, least), how_to_enable(need), found)
     rests = [f"{_named(q)} at {count(n, 'step')}" for q in _all(declared.needs) if (n := measured_steps(run, q))]
     return Check(name, "passed", ", ".join(rests) or "the run's own description", findings=found)
@@ -89,6 +91,21 @@ def how_to_enable(need: Need) -> str:
     }
     how = known.get(quantity.probe, f"ls.watch(..., probes=[..., ls.{quantity.probe}()])")
     return f"{how} ({quantity.when})" if quantity.when else how
+
+
+def _nothing_of_it(run: RunReader, options: Sequence[Quantity]) -> str | None:
+    """Why a quantity does not apply: its probe ran, and met nothing that it is a number of.
+
+    A quantity that an option turns on, or that is due at few steps, was not measured instead.
+    """
+    heads = run.columns().heads
+    for quantity in options:
+        ran = any(len(records := heads.of(label)) and not heads.failed[records].all()
+                  for label in heads.probes if class_of(label) == quantity.probe)  # fmt: skip
+        recorded = any(len(series(run, quantity, kind)) for kind in quantity.kinds)
+        if not ran or recorded or not quantity.when or quantity.when.startswith(("with ", "at ")):
+            return None
+    return f"{' or '.join(map(_named, options))} is recorded {options[0].when}, and there was no such thing"
 
 
 def _missing(run: RunReader, options: Sequence[Quantity], least: int) -> str:

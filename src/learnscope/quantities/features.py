@@ -67,6 +67,9 @@ _DATA = {"data": "`train`, or `holdout`: what the probes evaluate on"}
 _of_inputs = partial(Quantity, labels=_DATA, drawn="not")
 
 
+_NORMS = "where the model has batch norms"
+
+
 class Inputs(Quantities):
     records = "scale of what the model is given, duplicates and overlap with the holdout, stale batch norm"
 
@@ -92,6 +95,8 @@ class Inputs(Quantities):
         "share of the holdout's examples that have been such a row so far", scale="share", when="with a holdout"
     )
     norm_drift = _of_layers(
-        "of batch norm: median over channels of |running mean − batch mean| / batch std", scale="log"
+        "of batch norm: median over channels of |running mean − batch mean| / batch std", scale="log", when=_NORMS
     )
-    norm_scale_drift = _of_layers("of batch norm: median over channels of |ln(running variance / batch variance)|")
+    norm_scale_drift = _of_layers(
+        "of batch norm: median over channels of |ln(running variance / batch variance)|", when=_NORMS
+    )

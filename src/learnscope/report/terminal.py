@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Sequence
 
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from learnscope.characters import visible
@@ -24,7 +25,8 @@ def print_findings(findings: Sequence[Finding], console: Console, checks: Sequen
 
     Without a problem, `checks` tell what was not looked at.
     """
-    if all(finding.severity == "info" or finding.acknowledged is not None for finding in findings):
+    quiet = all(finding.severity == "info" or finding.acknowledged is not None for finding in findings)
+    if quiet and (checks or not findings):
         _print(console, Text(visible(no_problems(checks)) if checks else "No problems found."), 0)
     edge = " " if console.is_terminal else ""  # room for the background colour
     for finding in findings:
@@ -44,14 +46,15 @@ def print_findings(findings: Sequence[Finding], console: Console, checks: Sequen
 
 
 def print_checks(checks: Sequence[Check], console: Console) -> None:
-    """One line a check; below those without numbers, how to get them."""
-    width = max((len(check.name) for check in checks), default=0)
+    """One row a check; below those without numbers, how to get them."""
+    grid = Table(box=None, show_header=False, pad_edge=False)
+    for fixed in (True, False, False):
+        grid.add_column(no_wrap=fixed)
     for check in checks:
         name, reason, how = (" ".join(visible(t).split()) for t in (check.name, check.reason, check.how_to_enable))
-        state = (f"{check.state:<14}", STATES[check.state])
-        _print(console, Text.assemble(state, "  ", (f"{name:<{width}}", "bold"), "  ", reason), 0)
-        if how:
-            _print(console, Text(f"→ {how}", style="green"), 16)
+        why = Text.assemble(reason, (f" → {how}" if how else "", "green"))
+        grid.add_row(Text(check.state, style=STATES[check.state]), Text(name, style="bold"), why)
+    console.print(grid)
 
 
 def _print(console: Console, text: Text, indent: int) -> None:

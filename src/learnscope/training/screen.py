@@ -69,7 +69,8 @@ class Screen:
         for place in (*folders, *finals):
             self.say(f"tracked   {place}")
         self.say("")
-        print_findings(ls.open_run(tracking.folder).findings(), self.console)
+        run = ls.open_run(tracking.folder)
+        print_findings(run.findings(), self.console, run.checks())
         self.say(f"next: learnscope report {shlex.quote(str(tracking.folder))}")
 
     def broken_off(self, step: int, folder: Path, checkpoint: Path | None, error: BaseException) -> None:

@@ -31,34 +31,7 @@ def absent(reader: RunReader, cuts: Cuts) -> list[Finding]:
     for lasting in (True, False):
         chosen = [streak for streak in zero if streak.lasting is lasting]
         findings += [_zero(norms, chosen, cuts)] if chosen else []
-    findings += _dead(norms, [streak for streak in zero if streak.lasting], cuts)
     return findings
-
-
-def _dead(norms: Grid, chosen: list[Streak], cuts: Cuts) -> list[Finding]:
-    """A candidate: nothing comes back through all layers up to one, as when all of its units are dead."""
-    columns = sorted(streak.column for streak in chosen)
-    if not columns or columns != list(range(len(columns))) or len(columns) == len(norms.scopes):
-        return []
-    names, span = norms.scopes[: len(columns)], span_of(chosen, norms.steps)
-    n = min(len(streak.rows) for streak in chosen)
-    finding = Finding(
-        kind="dead_units",
-        severity="info",
-        title=f"Units up to {names[-1]} look dead: no gradient comes back through {count(len(names), 'layer')}",
-        detail=f"In {count(n, 'consecutive measurement')}, {between(*span)}, every gradient entry of "
-        f"{listed(names, cuts.names_listed)} was 0, while {norms.scopes[len(columns)]} had a gradient. Units whose "
-        "activation is flat for every example do that.",
-        advice="Record ls.Activations() to see which units are dead. A bias far below 0, weights or inputs that are "
-        "too large, or one step that was too large kill ReLUs; a smaller learning rate, a leaky activation or "
-        "normalisation keeps them alive.",
-        evidence=evidence_over(span, norms.probe, GradientFlow.norm, n, 0.0),
-        scopes=names,
-        cause=True,
-        explains=("zero_gradients", "not_moving", "not_learning", "plateau", "labels_unrelated", "majority_guess"),
-        since=span[0],
-    )
-    return [finding]
 
 
 def every_step(steps: NDArray[np.int64]) -> bool:
