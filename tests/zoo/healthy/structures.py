@@ -53,19 +53,21 @@ def experts(watch: Watch, seed: int) -> Check:
 
 @healthy("adapters, LoRA on GPT-2", seeds=(0, 1))
 def lora(watch: Watch, seed: int) -> Check:
-    """A model that knows the letters learns, by adapters, that they are now all moved by one."""
+    """A model that knows the letters learns, by adapters, that two of them have changed places."""
     from peft import LoraConfig, get_peft_model
 
     base, text = hf_gpt2(), passages(1200, 33, seed=seed)
     optimizer = AdamW(base.parameters(), lr=5e-3)
-    for x, _ in pairs(text, text, steps=120, size=16, seed=seed):
+    for x, _ in pairs(text, text, steps=220, size=16, seed=seed):
         loss = base(input_ids=x, labels=x).loss
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
     config = LoraConfig(r=8, lora_alpha=16, target_modules=["c_attn", "c_proj", "c_fc"], fan_in_fan_out=True)
     model = get_peft_model(base, config)
-    moved, held = (text + 1) % 30, (passages(32, 33, held_out=True) + 1) % 30
+    places = torch.arange(40)
+    places[9], places[13] = 13, 9
+    moved, held = places[text], places[passages(32, 33, held_out=True)]
     trained = [p for p in model.parameters() if p.requires_grad]
     optimizer, losses = AdamW(trained, lr=1e-2), []
     with watch(model, optimizer, holdout=[{"input_ids": held, "labels": held}]) as w:
@@ -76,7 +78,7 @@ def lora(watch: Watch, seed: int) -> Check:
             optimizer.step()
             w.log(loss=loss)
             losses.append(loss.item())
-    return below(last(losses) / losses[0], 0.85)
+    return below(last(losses), min(2.6, last(losses[:5]) - 0.05))
 
 
 class Backbone(nn.Module):
