@@ -129,6 +129,20 @@ def test_a_loss_that_is_not_finite_without_a_clip(ahead: bool) -> None:
     assert run.frame("Loss", "loss").value.notna().all()
 
 
+def test_a_loss_that_is_logged_after_its_step_is_not_of_the_next() -> None:
+    def loop(training: Training, w: ls.Watch) -> None:
+        for _ in range(12):
+            loss = training.loss()
+            loss.backward()
+            training.optimizer.step()
+            training.optimizer.zero_grad()
+            w.log(loss=torch.inf if training.number == 6 else loss)
+
+    run = watched(Training(), loop)
+    assert lost_steps(run) == []
+    assert run.frame("Loss", "loss").set_index("step").status[6] == "inf"
+
+
 @pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize("clips", [False, True])
 def test_a_scaler_that_leaves_steps_out(fused: bool, clips: bool) -> None:

@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import learnscope as ls
 from compiler import needs_compiler
+from learnscope.reading.lost import lost_steps
 
 PROBE = "GradientFlow"
 X = torch.randn(48, 5, generator=torch.Generator().manual_seed(1))
@@ -31,7 +32,8 @@ class Net(nn.Module):
 
 
 def probes() -> list[ls.Probe]:
-    return [ls.GradientFlow(every=1), ls.ParameterChange(every=1), ls.LearningRate(every=1), ls.Holdout(every=2)]
+    gradients = [ls.GradientFlow(every=1), ls.ParameterChange(every=1), ls.LearningRate(every=1)]
+    return [*gradients, ls.Holdout(every=2), ls.LoopCalls(every=1), ls.LostSteps()]
 
 
 def norms(model: nn.Module) -> float:
@@ -54,6 +56,12 @@ def assert_same(a: dict[str, Tensor], b: dict[str, Tensor]) -> None:
 
 def assert_no_failures(run: ls.Run) -> None:
     assert [record.error for record in run.records() if record.error] == []
+    assert lost_steps(run) == []
+    calls = run.frame("LoopCalls").groupby("name")["value"].sum()  # what is not known is null
+    assert calls["steps"] > 0
+    assert calls.drop(["steps", "backwards", "scheduler_steps", "rate_changes"]).to_dict() == dict.fromkeys(
+        calls.index.drop(["steps", "backwards", "scheduler_steps", "rate_changes"]), 0
+    )
 
 
 # ---- Accelerate

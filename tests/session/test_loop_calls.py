@@ -355,6 +355,37 @@ def test_steps_that_a_scaler_skips_are_counted(fused: bool) -> None:
     assert watched(shape, loop) == {"steps": STEPS - 5, "backwards": STEPS, "backwards_without_step": 5}
 
 
+@pytest.mark.parametrize("every", [1, 2, 7])
+def test_a_state_that_goes_on_is_no_reset_and_one_that_is_lost_is(every: int) -> None:
+    makers: list[Callable[[Any], torch.optim.Optimizer]] = [
+        torch.optim.Adam,
+        lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
+        torch.optim.RMSprop,
+    ]
+    for maker in makers:
+        for lost in (False, True):
+            loop = Loop(maker)
+            with ls.watch(loop.model, loop.optimizer, probes=[ls.LoopCalls(every=every)], strict=True) as w:
+                for number in range(STEPS):
+                    if lost and number == 14:
+                        loop.optimizer.state.clear()
+                    usual_step(loop)
+            ageless = isinstance(loop.optimizer, torch.optim.SGD)  # its momentum is there again at the next record
+            assert counted(w.run).get("state_resets", 0) == (lost and not ageless)
+
+
+def test_a_momentum_that_is_gone_is_a_reset() -> None:
+    """An optimizer that goes on without momentum."""
+    loop = Loop(lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9))
+    with ls.watch(loop.model, loop.optimizer, probes=[ls.LoopCalls(every=5)], strict=True) as w:
+        for number in range(20):
+            usual_step(loop)
+            if number == 12:
+                loop.optimizer.state.clear()
+                loop.optimizer.param_groups[0]["momentum"] = 0.0
+    assert counted(w.run)["state_resets"] == 1
+
+
 def test_modules_in_eval_mode_are_named() -> None:
     loop = Loop()
     with ls.watch(loop.model, loop.optimizer, probes=[ls.LoopCalls()]) as w:

@@ -20,6 +20,8 @@ _COUNTED = (
 )  # fmt: skip
 NOT_SEEN = "the model was compiled before the session opened: its forwards cannot be seen"
 NO_SCHEDULE = "no torch schedule was stepped"
+MOMENTUM = 1.0
+"""In place of the age of a momentum."""
 NO_STATE = "the optimizer keeps no step and no momentum"
 
 
@@ -97,8 +99,9 @@ def _state_resets(moment: Moment) -> int | None:
 
 
 def _is_reset(before: float, age: float, since: int, parameter: Tensor) -> bool:
-    """Whether a state is younger than it was. One that began again right after the last record is as old again."""
-    return age < before or (age == before == since > 0 and parameter.grad is not None)
+    """Whether a state is younger than it was. One that began again right after the last record is as old again; a
+    momentum, whose age is not known, never is."""
+    return age < before or (age == before == since > MOMENTUM and parameter.grad is not None)
 
 
 def _age(optimizer: Optimizer, parameters: Sequence[Tensor], known: Sequence[float] | None) -> tuple[int, float] | None:
@@ -112,5 +115,5 @@ def _age(optimizer: Optimizer, parameters: Sequence[Tensor], known: Sequence[flo
         if state.get("step") is not None:
             return place, float(state["step"])
         if isinstance(state.get("momentum_buffer"), Tensor):
-            return place, 1.0
+            return place, MOMENTUM
     return None if known is None else (int(known[0]), 0.0)

@@ -85,7 +85,7 @@ class Attempts:
             return
         if self._calls.waiting:
             self._see("loss", f"the loss was {loss}")
-        else:
+        elif self._feed.ahead:  # else it is of the step that was just taken
             self._expects = True
 
     def reached(self) -> None:
