@@ -96,7 +96,7 @@ class Inputs(Probe):
             first=first,
             compiled=is_compiled(moment.model),
         )
-        finite = torch.tensor([float(each["numbers"].sum()) for each in numbers], device="cpu")
+        finite = torch.from_numpy(np.array([float(each["numbers"].sum()) for each in numbers]))
         return Measurement(packed={"finite": finite}, unpack=make, notes=_notes(calls, holdout, first=first))
 
     def _duplicates(self, hashes: Array, state: dict[str, Any], epoch: int | None) -> int:

@@ -64,7 +64,7 @@ class Objective(Probe):
         own, own_sums = [calls[place] for place in chosen], [sums[place] for place in chosen]
         so_far = _SO_FAR[own[0].form](own, own_sums, moment.state)
         make = partial(_tables, calls, sums, own, own_sums, so_far)
-        values = torch.tensor([float(each["value"][0]) for each in sums], device="cpu")
+        values = torch.from_numpy(np.array([float(each["value"][0]) for each in sums]))
         return Measurement(packed={"values": values}, unpack=make, notes=_notes(calls, own))
 
 

@@ -28,16 +28,16 @@ def small_moments(inputs: Tensor) -> Tensor:
         values = values[finite]
     count, lost = len(values), len(finite) - len(values)
     if not count:
-        return torch.tensor([0.0, math.nan, 0.0, 0.0, lost], dtype=torch.float64, device="cpu")
+        return torch.from_numpy(np.array([0.0, math.nan, 0.0, 0.0, lost]))
     mean = values.mean()
     apart, largest = values - mean, max(-values.min(), values.max())
-    return torch.tensor([count, mean, apart @ apart, largest, lost], dtype=torch.float64, device="cpu")
+    return torch.from_numpy(np.array([count, mean, apart @ apart, largest, lost], np.float64))
 
 
 def small_root_mean_square(outputs: Tensor) -> Tensor:
     """As `root_mean_square`."""
     values = outputs.numpy().astype(np.float64).reshape(-1)
-    return torch.tensor(math.sqrt(values @ values / len(values)), dtype=torch.float64, device="cpu")
+    return torch.from_numpy(np.array(math.sqrt(values @ values / len(values))))
 
 
 def small_hashes(rows: Tensor, salt: Tensor) -> tuple[Tensor, Tensor]:

@@ -42,10 +42,10 @@ def small_class_sums(
     ]  # fmt: skip
     mass = counts[:classes].sum() if weight is None else (counts[:classes] * weight.detach().cpu().numpy()).sum()
     return {
-        "sums": torch.tensor(sums, device="cpu"),
+        "sums": torch.from_numpy(np.array(sums)),
         "target_counts": torch.from_numpy(counts),
         "predicted_counts": torch.from_numpy(answers),
-        "mass": torch.tensor(float(mass), dtype=torch.float64, device="cpu"),
+        "mass": torch.from_numpy(np.array(mass, np.float64)),
     }
 
 
