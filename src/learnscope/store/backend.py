@@ -18,22 +18,14 @@ from learnscope.record import SCHEMA_VERSION, Record
 from learnscope.store.columnar.blocks import Segment
 from learnscope.store.columnar.decode import Decoder
 from learnscope.store.columnar.index import refresh
+from learnscope.store.errors import LinesLost as LinesLost
 from learnscope.store.errors import RunError as RunError
-from learnscope.store.files import remove_leftovers, write_atomically, write_json, write_text
+from learnscope.store.files import has_run, remove_leftovers, write_atomically, write_json, write_text
 from learnscope.store.lines import CutError, LineFile, records_in
 from learnscope.store.locks import Busy
 from learnscope.store.manifest import NotAManifest, read_manifest
 
 Arrays = Mapping[str, NDArray[Any]]
-
-
-class LinesLost(RunError):
-    """Lines that were to be written later could not be; `lost` says how many."""
-
-    def __init__(self, lost: int, cause: Exception) -> None:
-        super().__init__(str(cause))
-        self.lost = lost
-
 
 WRITE_ERRORS = (OSError, RunError, SafetensorError)
 """What writing to a run may raise: a full disk, a folder that was removed, or another writer's."""
@@ -129,7 +121,7 @@ class FolderBackend:
     @classmethod
     def create(cls, path: Path) -> FolderBackend:
         """A new run; refused if the folder holds one already, since data is never overwritten."""
-        if _has_run(path):
+        if has_run(path):
             raise RunError(
                 f"{path} already holds a run. Continue it with resume=True, name another folder, "
                 "or remove that one if it is no longer wanted."
@@ -290,7 +282,7 @@ Backend = MemoryBackend | FolderBackend
 def check_replaceable(folder: Path, key: str) -> None:
     """Refuse a folder with a run whose manifest lacks the key: what others recorded is never overwritten."""
     marked = (folder / "run.json").is_file() and key in FolderBackend(folder).manifest()
-    if _has_run(folder) and not marked:
+    if has_run(folder) and not marked:
         raise RunError(f"{folder} already holds another run, which would be overwritten: name another folder")
 
 
@@ -303,7 +295,3 @@ def replace_run(run: MemoryBackend, folder: Path) -> None:
     write_text(folder / "records.jsonl", "".join(f"{line}\n" for line in lines))
     (folder / "records.parquet").unlink(missing_ok=True)  # of the earlier run, if that was compacted
     write_json(folder / "run.json", run.manifest())
-
-
-def _has_run(folder: Path) -> bool:
-    return any((folder / name).exists() for name in ("run.json", "records.jsonl", "records.parquet"))

@@ -70,3 +70,8 @@ def write_text(path: Path, text: str, *, durable: bool = True) -> None:
 
 def write_json(path: Path, body: Any) -> None:
     write_text(path, visible_json(json.dumps(body, indent=1, allow_nan=False)) + "\n")
+
+
+def has_run(folder: Path) -> bool:
+    """Whether a folder holds anything of a run."""
+    return any((folder / name).exists() for name in ("run.json", "records.jsonl", "records.parquet"))
