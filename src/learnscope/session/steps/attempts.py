@@ -64,7 +64,7 @@ class Attempts:
 
     def norm(self, parameters: Sequence[Tensor], total: Tensor, *, due: bool) -> None:
         """A clip is about to multiply the gradients by a factor made of this norm."""
-        if self._bound is None or not (total.is_cpu or due) or math.isfinite(value := float(total)):
+        if self._bound is None or not (total.is_cpu or due) or math.isfinite(value := float(total.detach())):
             return
         held = {id(p) for p in self._subject.parameters}
         if any(id(p) in held for p in parameters):
