@@ -51,6 +51,26 @@ class Run(RunReader):
         """One row per training example, from an `ExampleLedger`; see `learnscope.ledger.table.frame`."""
         return self.ledger().frame()
 
+    def suspicious_labels(self) -> pd.DataFrame:
+        """Examples whose label the model doubted on average over their presentations, the most doubtful first.
+
+        From an `ExampleLedger`. `attrs` of the table has how many labels are likely to be wrong (`number`, `low`,
+        `high`) and the share of these rows that should be (`precision`); it is empty if there is no sign of any.
+        """
+        from learnscope.findings.examples.noise_estimate import suspicious
+
+        return suspicious(self.examples())
+
+    def hard_examples(self, n: int = 100) -> pd.DataFrame:
+        """The `n` examples with the lowest mean probability of their own label, from an `ExampleLedger`."""
+        return self.examples().sort_values("confidence", kind="stable").head(n).reset_index(drop=True)
+
+    def forgotten_examples(self) -> pd.DataFrame:
+        """Examples that were right at one presentation and wrong at the next, the most often forgotten first."""
+        examples = self.examples()
+        forgotten = examples[examples["forgetting_events"] > 0]
+        return forgotten.sort_values("forgetting_events", ascending=False, kind="stable").reset_index(drop=True)
+
     def ledger(self) -> Ledger:
         """The ledger of examples, as an `ExampleLedger` last stored it."""
         from learnscope.ledger.ledger import ledger_of

@@ -30,6 +30,8 @@ class Cuts:
     """A layer's gradient explodes when it stays this many times above its own past, and the loss does not fall."""
     min_layers: int = 3
     """Layers with a gradient that a median needs to mean something."""
+    noisy_share: Share = 0.01
+    """Share of all labels that must look wrong beyond what hard examples explain."""
     duplicate_share: Share = 0.3
     """Share of training rows seen before in the same step or epoch from which the data are called duplicated."""
     lost_share: Share = 0.25
