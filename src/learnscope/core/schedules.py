@@ -17,10 +17,10 @@ def dense_at_first(step: int) -> bool:
     return step == 1 or step % (10 if step <= DENSE else 100 if step <= USUAL else 1_000) == 0
 
 
-def first_and_tenth_steps(step: int) -> bool:
-    """Steps 1 and 2, and every 10th: faults of data and loss show at once.
+def thinning(step: int) -> bool:
+    """Steps 1 and 2, every 10th to 200, every 50th to 1,000, then every 100th: faults of data and loss show early.
 
-    >>> [step for step in range(1, 31) if first_and_tenth_steps(step)]
-    [1, 2, 10, 20, 30]
+    >>> [step for step in range(1, 401) if thinning(step)][:6], [step for step in range(180, 401) if thinning(step)]
+    ([1, 2, 10, 20, 30, 40], [180, 190, 200, 250, 300, 350, 400])
     """
-    return step <= 2 or step % 10 == 0
+    return step <= 2 or step % (10 if step <= 200 else 50 if step <= 1_000 else 100) == 0

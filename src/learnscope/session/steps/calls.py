@@ -55,8 +55,8 @@ class Calls:
     def _listen(self) -> None:
         stop = watch_evaluations(self._subject.model, self._evaluated)
         self._counts.evaluated = stop is not None
-        before = register_optimizer_step_pre_hook(torch.compiler.disable(self._any_begins))
-        after = register_optimizer_step_post_hook(torch.compiler.disable(self._any_steps_taken))
+        before = register_optimizer_step_pre_hook(_untraced(self._any_begins))
+        after = register_optimizer_step_post_hook(_untraced(self._any_steps_taken))
         schedules.listen(self._scheduled)
         self._ends = [before.remove, after.remove, *([] if stop is None else [stop])]
 
@@ -225,3 +225,15 @@ class Calls:
             inside = {id(p) for p in self._parameters(optimizer)}
             known = self._members[id(optimizer)] = size, [x for x in self._leaves if id(x.parameter) in inside]
         return known[1]
+
+
+def _untraced(hook: Callable[..., None]) -> Callable[..., None]:
+    """A hook that no compiled step traces. This imports the compiler: when it is first called, as optimizers do too."""
+    untraced: list[Callable[..., None]] = []
+
+    def call(*args: Any) -> None:
+        if not untraced:
+            untraced.append(torch.compiler.disable(hook))
+        untraced[0](*args)
+
+    return call
