@@ -22,7 +22,6 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 BENCH = Path(__file__).parent
 TESTS = BENCH.parent / "tests"
@@ -32,7 +31,7 @@ from peers.environments import NotInstalled, Peer, environment  # noqa: E402
 sys.path.insert(0, str(TESTS))  # before this folder, where this file has the name of the package
 from zoo.judge import Verdict  # noqa: E402
 from zoo.registry import Case, collect  # noqa: E402
-from zoo.table import figures, line  # noqa: E402
+from zoo.table import as_verdict, figures, line  # noqa: E402
 
 OWN = "learnscope"
 PEERS = (
@@ -81,11 +80,6 @@ def table(cases: Sequence[Case], all_verdicts: dict[str, list[Verdict]]) -> str:
     for number, title in enumerate(rows):
         lines.append(f"| {title} | {' | '.join(column[number][-1] for column in columns.values())} |")
     return "\n".join(lines) + "\n"
-
-
-def as_verdict(body: dict[str, Any]) -> Verdict:
-    """Lists of a JSON file as the tuples that they were."""
-    return Verdict(**{key: tuple(value) if isinstance(value, list) else value for key, value in body.items()})
 
 
 def keep(taken: dict[str, list[Verdict]], path: Path = PEERS_KEPT) -> None:

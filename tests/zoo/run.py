@@ -1,15 +1,16 @@
 """Run the zoo and print what the findings say of each case.
 
     python tests/zoo/run.py [--only NAME …] [--faults | --healthy] [--half tuning|judged|unseen] [-j 2] [--quick]
-        [--keep]
+        [--keep] [--again FILE]
 
-`--only` takes parts of names. `--quick` runs the first seed of each case. The verdicts are written as JSON, by default
+`--again FILE` runs nothing and takes the verdicts of a file. `--only` takes parts of names. `--quick` runs the first seed of each case. The verdicts are written as JSON, by default
 to runs/zoo.json; with `--keep`, as `make zoo` does, to docs/zoo.json, and the table into docs/diagnosis.md.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 from pathlib import Path
@@ -22,12 +23,13 @@ sys.path[:1] = [str(ROOT / "tests")]  # in place of this folder
 
 from collections.abc import Iterator  # noqa: E402
 from concurrent.futures import ProcessPoolExecutor, as_completed  # noqa: E402
+from itertools import zip_longest  # noqa: E402
 from multiprocessing import get_context  # noqa: E402
 
 from zoo.judge import Verdict  # noqa: E402
 from zoo.keeper import run_case  # noqa: E402
 from zoo.registry import Case, collect  # noqa: E402
-from zoo.table import PARTS, as_json, as_text, line, write_page  # noqa: E402
+from zoo.table import PARTS, as_json, as_text, as_verdict, line, write_page  # noqa: E402
 
 
 def chosen(options: argparse.Namespace) -> list[Case]:
@@ -50,6 +52,16 @@ def run_all(work: list[tuple[str, int]], jobs: int) -> Iterator[Verdict]:
             yield done.result()
 
 
+def work(cases: list[Case], quick: bool) -> list[tuple[str, int]]:
+    """First seeds first."""
+    rounds = zip_longest(*([(case.name, seed) for seed in case.seeds[: 1 if quick else None]] for case in cases))
+    return [one for several in rounds for one in several if one is not None]
+
+
+def earlier(path: Path) -> list[Verdict]:
+    return [as_verdict(row) for row in json.loads(path.read_text())]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="*", default=[])
@@ -61,18 +73,18 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="one seed")
     parser.add_argument("--json", type=Path, default=ROOT / "runs" / "zoo.json")
     parser.add_argument("--keep", action="store_true", help="in docs/")
+    parser.add_argument("--again", type=Path, help="verdicts of an earlier run")
     options = parser.parse_args()
     cases = chosen(options)
-    work = [(case.name, seed) for case in cases for seed in case.seeds[: 1 if options.quick else None]]
-    verdicts = []
-    for verdict in run_all(work, options.jobs):
-        verdicts.append(verdict)
-        print(line(verdict), flush=True)
-    verdicts.sort(key=lambda one: (one.name, one.seed))
-    print("\n" + as_text(cases, verdicts))
     kept = ROOT / "docs" / "zoo.json" if options.keep else options.json
     kept.parent.mkdir(parents=True, exist_ok=True)
-    kept.write_text(as_json(verdicts))
+    verdicts = []
+    for verdict in earlier(options.again) if options.again else run_all(work(cases, options.quick), options.jobs):
+        verdicts.append(verdict)
+        verdicts.sort(key=lambda one: (one.name, one.seed))
+        print(line(verdict), flush=True)
+        kept.write_text(as_json(verdicts))  # each time: what an interrupt leaves can be read
+    print("\n" + as_text(cases, verdicts))
     if options.keep:
         write_page(ROOT / "docs" / "diagnosis.md", cases, verdicts)
     return 0

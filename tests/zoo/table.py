@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from zoo.judge import Verdict
 from zoo.registry import Case
@@ -73,6 +74,11 @@ def as_json(verdicts: Sequence[Verdict]) -> str:
         del body["seconds"]
         rows.append(json.dumps(body, ensure_ascii=False))
     return "[\n" + ",\n".join(rows) + "\n]\n"
+
+
+def as_verdict(body: dict[str, Any]) -> Verdict:
+    """Of a row of the file: its lists are the tuples that they were."""
+    return Verdict(**{key: tuple(value) if isinstance(value, list) else value for key, value in body.items()})
 
 
 def by_name(verdicts: Sequence[Verdict]) -> dict[str, list[Verdict]]:

@@ -13,7 +13,7 @@ import pytest
 from zoo.judge import judge
 from zoo.keeper import run_in
 from zoo.registry import CASES, Case, Check, above, collect, worse_than
-from zoo.table import BEGIN, END, as_json, as_text, figures, write_page
+from zoo.table import BEGIN, END, as_json, as_text, as_verdict, figures, write_page
 
 ALL = collect()
 FAULTS = [case for case in ALL.values() if not case.healthy]
@@ -92,7 +92,7 @@ def test_the_page_keeps_what_stands_around_the_table(tmp_path: Path) -> None:
     assert text.endswith("after\n")
     assert "old" not in text
     assert "| healthy runs with an alarm |" in text
-    assert [row["outcome"] for row in json.loads(as_json(verdicts))] == ["alarmed", "quiet"]
+    assert [as_verdict(row) for row in json.loads(as_json(verdicts))] == verdicts
 
 
 def test_both_halves_hold_kinds_and_no_kind_is_in_both() -> None:
