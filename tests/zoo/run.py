@@ -3,8 +3,9 @@
     python tests/zoo/run.py [--only NAME …] [--faults | --healthy] [--half tuning|judged|unseen] [-j 2] [--quick]
         [--keep] [--again FILE]
 
-`--again FILE` runs nothing and takes the verdicts of a file. `--only` takes parts of names. `--quick` runs the first seed of each case. The verdicts are written as JSON, by default
-to runs/zoo.json; with `--keep`, as `make zoo` does, to docs/zoo.json, and the table into docs/diagnosis.md.
+`--only` takes parts of names. `--quick` runs the first seed of each case. The verdicts are written as JSON, by default
+to runs/zoo.json; with `--keep`, as `make zoo` does, to docs/zoo.json, and the table into docs/diagnosis.md. `--again`
+runs nothing and takes the verdicts of a file.
 """
 
 from __future__ import annotations
