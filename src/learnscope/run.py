@@ -97,14 +97,7 @@ class Run(RunReader):
         `gone` come last. Findings that the project's `.learnscope/acknowledged.toml`, or the file `acknowledged`,
         accepts carry the reason and come last too.
         """
-        from learnscope.findings import find
-        from learnscope.findings.acknowledged import marked, read_acknowledged
-        from learnscope.findings.baseline import held_against
-
-        found = find(self, cuts)
-        if baseline is not None:
-            found = held_against(found, find(baseline, cuts))
-        return marked(found, read_acknowledged(acknowledged))
+        return findings_in(self, cuts, baseline=baseline, acknowledged=acknowledged)
 
     def checks(self, cuts: Cuts | None = None) -> list[Check]:
         """Every check with its state: passed, failed, not measured (and how to change that), or not applicable."""
@@ -120,19 +113,18 @@ class Run(RunReader):
         return self.report_with_findings(folder, findings=findings)[0]
 
     def report_with_findings(
-        self, folder: str | Path | None = None, *, findings: Sequence[Finding] | None = None
-    ) -> tuple[Path, list[Finding]]:
-        """As `report`, and the findings that it states; the records are read once for both."""
-        from learnscope.findings import find
-        from learnscope.findings.acknowledged import marked, read_acknowledged
+        self, folder: str | Path | None = None, *, findings: Sequence[Finding] | None = None,
+        records: RunReader | None = None,
+    ) -> tuple[Path, list[Finding]]:  # fmt: skip
+        """As `report`, and the findings that it states; the records are read once for both, or are those given."""
         from learnscope.reading.gather import one_pass
         from learnscope.report.markdown import write_report
 
         target = folder if folder is not None else self.path and self.path / "report"
         if target is None:
             raise ValueError("this run is in memory: say where the report goes, run.report('folder')")
-        records = one_pass(self)
-        stated = marked(find(records), read_acknowledged()) if findings is None else list(findings)
+        records = one_pass(self if records is None else records)
+        stated = findings_in(records) if findings is None else list(findings)
         if folder is None and self.path is not None:
             write_json(self.path / "findings.json", [finding.to_json() for finding in stated])
         name = self.path.resolve().name if self.path else "run"
@@ -174,6 +166,21 @@ class Run(RunReader):
 
     def __repr__(self) -> str:
         return f"Run({str(self.path) if self.path else 'in memory'!r})"
+
+
+def findings_in(
+    records: RunReader, cuts: Cuts | None = None, *, baseline: RunReader | None = None,
+    acknowledged: str | Path | None = None,
+) -> list[Finding]:  # fmt: skip
+    """As `Run.findings`, of records that have been read already."""
+    from learnscope.findings import find
+    from learnscope.findings.acknowledged import marked, read_acknowledged
+    from learnscope.findings.baseline import held_against
+
+    found = find(records, cuts)
+    if baseline is not None:
+        found = held_against(found, find(baseline, cuts))
+    return marked(found, read_acknowledged(acknowledged))
 
 
 def open_run(path: str | Path) -> Run:

@@ -52,14 +52,17 @@ def add_report(commands: Any) -> None:
 def _report(args: argparse.Namespace) -> int:
     from rich.console import Console
 
+    from learnscope.findings.checks import checks_of
+    from learnscope.reading.gather import one_pass
     from learnscope.report.terminal import print_findings
-    from learnscope.run import open_run
+    from learnscope.run import findings_in, open_run
 
     run = open_run(args.run)
+    records = one_pass(run)  # read once for findings, report and checks
     baseline = open_run(args.baseline) if args.baseline is not None else None
-    stated = run.findings(baseline=baseline, acknowledged=args.acknowledged)
-    report, findings = run.report_with_findings(args.out, findings=stated)
-    print_findings(findings, Console(highlight=False), run.checks())
+    stated = findings_in(records, baseline=baseline, acknowledged=args.acknowledged)
+    report, findings = run.report_with_findings(args.out, findings=stated, records=records)
+    print_findings(findings, Console(highlight=False), checks_of(records))
     print(f"report: {report}")
     return exit_code(findings, args.fail_on)
 

@@ -46,7 +46,7 @@ def test_a_holdout_of_another_scale(mean: float, std: float) -> None:
     run = losses(held_out(trained(), input_mean=mean, input_std=std), 2.0, 5.0, 9.0, 15.0)
     [finding] = run.alarms
     assert (finding.kind, finding.cause) == ("holdout_differs", True)
-    assert "overfitting" in [inside.kind for inside in finding.taken_in]
+    assert "worsening" in [inside.kind for inside in finding.taken_in]
     assert "The holdout loss is" in finding.detail
 
 
