@@ -44,6 +44,8 @@ class Cuts:
     """Share of its start that a loss must have gained not to be flat."""
     idle_share: Share = 0.1
     """Share of the measurements at learning rate 0 from which it is a finding: a schedule may end at 0."""
+    fallen_rate: Share = 1e-3
+    """Share of its highest value below which a learning rate has fallen to next to nothing."""
     idle_reach: Share = 0.01
     """The learning rate is too low when all steps together could change the loss by less than this share of it."""
     weak_elasticity: Share = 0.01

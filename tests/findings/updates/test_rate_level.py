@@ -112,3 +112,25 @@ def test_a_start_that_is_high_already_is_not_the_rates_fault() -> None:
     run = MadeTraining("SGD").train(losses, rate=0.5, update=0.6, gradient=30.0)
     run.objective(300, value=losses, target_entropy=2.3, majority_share=0.1, classes=10, objective_accuracy=0.1)
     assert "learning_rate_too_high" not in run.kinds
+
+
+def test_a_schedule_that_ends_after_a_few_batches() -> None:
+    losses = [*np.linspace(2.3, 2.2, 30), *flat(270, level=2.2)]
+    rate = lambda step: 1e-3 * 0.8**step  # noqa: E731
+    run = MadeTraining().train(losses, rate=rate, update=rate)
+    [finding] = run.alarms
+    assert (finding.kind, finding.cause) == ("learning_rate_too_low", True)
+    assert finding.since == 50  # a thousandth of the first recorded rate, that of step 10
+    assert "The learning rate fell to next to nothing by step 50" in finding.title
+
+
+def test_a_schedule_that_ends_low_when_all_is_learned() -> None:
+    rate = lambda step: 1e-3 * 0.96**step  # noqa: E731
+    assert MadeTraining().train(falling(), rate=rate, update=rate).alarms == []
+
+
+def test_a_loss_that_never_comes_back_to_its_first_value() -> None:
+    draw = np.random.default_rng(0)
+    losses = [3.6, *(20 - np.arange(149) / 10 + 3 * draw.standard_normal(149)).clip(4)]
+    run = MadeTraining("AdamW").train(losses, rate=3.0, update=lambda step: 2.0 if step <= 10 else 0.1, gradient=100.0)
+    assert run.kinds == ["learning_rate_too_high"]

@@ -222,3 +222,11 @@ def test_a_million_losses_take_seconds_and_little_memory() -> None:
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 40 * values.nbytes
+
+
+def test_a_loss_that_swings_back_to_where_it_began() -> None:
+    swings = np.concatenate([np.linspace(2.3, 0.4, 40), np.linspace(0.4, 2.6, 70), np.full(40, 2.6)])
+    for course in courses(lambda draw: swings + 0.3 * draw.standard_normal(150)):
+        found = rise(course)
+        assert found is not None
+        assert found.lost > 0.8

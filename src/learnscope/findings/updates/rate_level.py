@@ -106,6 +106,8 @@ def rate_too_low(reader: RunReader, cuts: Cuts) -> list[Finding]:
     course, reach, rates = loss_course(reader), reach_of(reader), highest_rates(reader).finite
     if course is None or reach is None or not len(rates) or rates.values[-1] <= 0:
         return []
+    if (fell := _fell_away(course, reach, rates, cuts)) is not None:
+        return [fell]
     if not course.flat(cuts.little_gain):
         return []
     size = abs(course.start.value)
@@ -116,6 +118,39 @@ def rate_too_low(reader: RunReader, cuts: Cuts) -> list[Finding]:
     if reached > max(course.noise, 1e-3 * size):  # more than noise would be seen
         return []
     return [_too_low(reader, course, rates, reached)]
+
+
+def _fell_away(course: Course, reach: Reach, rates: Series, cuts: Cuts) -> Finding | None:
+    """A rate that is next to nothing for half of the run, before the loss had got anywhere."""
+    highest = float(rates.values.max())
+    up = np.flatnonzero(rates.values > cuts.fallen_rate * highest)
+    first = int(up[-1]) + 1
+    low = len(rates) - first
+    if low < cuts.measurements or low < len(rates) / 2:
+        return None
+    since, now = int(rates.steps[first]), float(np.median(rates.values[first:]))
+    after = reach.steps - reach.lengths >= since
+    could = float((reach.change[after] * reach.lengths[after]).sum())
+    end = abs(course.end.value)
+    if not after.any() or could > cuts.idle_reach * end or course.end.value < course.start.value / 2:
+        return None
+    steps = since, int(rates.steps[-1])
+    return Finding(
+        kind="learning_rate_too_low",
+        severity="warning",
+        title=f"The learning rate fell to next to nothing by step {since:,}: {num(now)}, from {num(highest)}",
+        detail=f"It was at most {num(cuts.fallen_rate)} of its highest value in {count(low, 'measurement')} of "
+        f"{count(len(rates), 'measurement')}, {between(*steps)}. What the measured steps could change of the loss "
+        "since is "
+        f"{num(could)} at most, to first order, and it stands at {num(course.end.value)}, from "
+        f"{num(course.start.value)}.",
+        advice="Look at what the schedule counts: one that is made for epochs and stepped for every batch ends after a "
+        "few batches.",
+        evidence=evidence_over(steps, rates.probe, LearningRate.learning_rate, low, now),
+        cause=True,
+        explains=[kind for kind in STANDSTILL if kind != "learning_rate_too_low"],
+        since=since,
+    )
 
 
 def _reached(reach: Reach, course: Course) -> float:

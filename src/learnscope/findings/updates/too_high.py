@@ -81,6 +81,11 @@ def _harm(reader: RunReader, course: Course, cuts: Cuts) -> Harm | None:
     if risen is not None and risen.lost >= cuts.lost_share and len(optimizers_of(reader)) == 1:
         sentence = f"The loss rose from {num(risen.best.value)} to {num(risen.end.value)} and stayed up"
         return Harm(sentence, min(risen.since, risen.best.last + EARLY), lasting=True)
+    first, lowest = float(course.values[0]), min(level.value for level in course.levels)
+    highest = course.peak.value
+    if lowest > first and highest > first + max(abs(first), course.noise):
+        sentence = f"The loss was {num(first)} at first and has been above it ever since, up to {num(highest)}"
+        return Harm(sentence, int(course.steps[0]), lasting=True)
     broken = series(reader, Loss.loss).broken
     if len(broken):
         return Harm(f"The loss is not finite from step {int(broken[0]):,} on", int(broken[0]), lasting=True)

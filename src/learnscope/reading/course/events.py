@@ -24,6 +24,8 @@ BACK = 0.1
 """Share of its height below which a spike has recovered."""
 SURE_RISE = 8.0
 """Standard errors by which the end lies above the best level, for a rise that stays."""
+ALL_LOST = 0.9
+"""Share of what was gained from which a loss is back where it began."""
 SLACK, CLIP, ALARM = 1.5, 5.0, 30.0
 """Of the CUSUM, in standard deviations: what is taken off each value, how much a value counts at most, the alarm."""
 
@@ -156,12 +158,14 @@ def rise(course: Course) -> Rise | None:
     A loss that rises for a while and falls again, as with a cyclic learning rate or a curriculum, has none.
     """
     best, end = course.best, course.end
-    if end.above(best) < SURE_RISE or best.last >= end.first:
+    gained = course.start.value - best.value
+    # a loss that swings widely has large errors; one that is back where it began needs fewer of them
+    all_lost = course.start.above(best) > SURE and end.value - best.value > ALL_LOST * gained
+    if end.above(best) < (SURE if all_lost else SURE_RISE) or best.last >= end.first:
         return None
     tail = course.levels[-max(3, len(course.levels) // 5) :]
-    if tail[0].above(tail[-1]) > SURE / 2:  # on its way back
+    if tail[0].above(tail[-1]) > 0.75 * SURE:  # on its way back
         return None
-    gained = course.start.value - best.value
     sure_gain = course.start.above(best) > SURE
     risen = end.value - best.value
     least = 1e-3 * max(abs(best.value), abs(end.value))  # of a loss without noise every change is sure
