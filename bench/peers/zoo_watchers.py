@@ -89,7 +89,7 @@ class TorchAudit(Watcher):
 
     @contextlib.contextmanager
     def __call__(
-        self, model: nn.Module, optimizer: Any, *, holdout: Any = None, loss: Any = None, resume: bool = False  # noqa: ARG002
+        self, model: nn.Module, optimizer: Any, *, holdout: Any = None, loss: Any = None, resume: bool = False, **_: Any  # noqa: ARG002
     ) -> Iterator[Handle]:  # fmt: skip
         from torch_audit import autopatch
 
@@ -116,7 +116,7 @@ class TrainProof(Watcher):
 
     @contextlib.contextmanager
     def __call__(
-        self, model: nn.Module, optimizer: Any, *, holdout: Any = None, loss: Any = None, resume: bool = False
+        self, model: nn.Module, optimizer: Any, *, holdout: Any = None, loss: Any = None, resume: bool = False, **_: Any
     ) -> Iterator[Handle]:  # fmt: skip
         from trainproof.epoch import check_records
 
@@ -155,7 +155,7 @@ class TrainScope(Watcher):
 
     @contextlib.contextmanager
     def __call__(
-        self, model: nn.Module, optimizer: Any, *, holdout: Any = None, loss: Any = None, resume: bool = False  # noqa: ARG002
+        self, model: nn.Module, optimizer: Any, *, holdout: Any = None, loss: Any = None, resume: bool = False, **_: Any  # noqa: ARG002
     ) -> Iterator[Handle]:  # fmt: skip
         from trainscope import TrainScope as Peer
         from trainscope.analysis import run_signal_signature

@@ -27,7 +27,7 @@ def with_ids(
     """The loop hands over which examples are in the batch."""
     optimizer = Adam(model.parameters(), lr=2e-3)
     data = digits(images=images)
-    with watch(model, optimizer, holdout=holdout(data)) as w:
+    with watch(model, optimizer, holdout=holdout(data), ledger=True) as w:
         for rows in rows_of(len(x), steps=steps, seed=seed):
             logits = model(x[rows])
             loss = classes(logits, y[rows])

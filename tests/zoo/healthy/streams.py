@@ -64,7 +64,7 @@ def curriculum(watch: Watch, seed: int) -> Check:
 def clean_ids(watch: Watch, seed: int) -> Check:
     data, model = digits(), mlp(64, 64, 10)
     optimizer = Adam(model.parameters(), lr=2e-3)
-    with watch(model, optimizer, holdout=holdout(data)) as w:
+    with watch(model, optimizer, holdout=holdout(data), ledger=True) as w:
         for rows in rows_of(1397, steps=280, seed=seed):
             logits = model(data[0][rows])
             loss = classes(logits, data[1][rows])
