@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -26,15 +27,16 @@ UPHILL = 1.0
 @analysis(place=10, check="direction of the steps", needs=[Loss.loss])
 def loss_maximised(reader: RunReader, cuts: Cuts) -> list[Finding]:
     logged = loss_course(reader)
-    course = guessed_course(reader) or logged
-    if logged is None or course is None or len(optimizers_of(reader)) > 1:
+    if logged is None or len(optimizers_of(reader)) > 1:
         return []
+    negated = (logged_over_mean(reader) or 0.0) < 0
+    course = guessed_course(reader) or (replace(logged, values=-logged.values) if negated else logged)
     rises = _rises_from_start(course)
     if options_of(reader, "maximize").count(True) and rises:
         return [
             _finding(reader, course, "The optimizer has maximize=True, and its loss rises from the start.", sure=True)
         ]
-    if (logged_over_mean(reader) or 0.0) < 0 and rises:
+    if negated and rises:
         why = "The logged loss is minus what the loss function returned, and that rises from the start."
         return [_finding(reader, course, why, sure=True)]
     if endless_fall(logged) and not rises:
