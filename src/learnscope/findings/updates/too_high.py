@@ -83,7 +83,9 @@ def _harm(reader: RunReader, course: Course, cuts: Cuts) -> Harm | None:
         return Harm(sentence, min(risen.since, risen.best.last + EARLY), lasting=True)
     first, lowest = float(course.values[0]), min(level.value for level in course.levels)
     highest = course.peak.value
-    if lowest > first and highest > first + max(abs(first), course.noise):
+    # one value is weak evidence: the loss must be one that guessing would be better at
+    worse = guessed is not None and guessed.better is False
+    if worse and lowest > first and highest > first + max(abs(first), course.noise):
         sentence = f"The loss was {num(first)} at first and has been above it ever since, up to {num(highest)}"
         return Harm(sentence, int(course.steps[0]), lasting=True)
     broken = series(reader, Loss.loss).broken
