@@ -36,7 +36,7 @@ from zoo.table import as_verdict, figures, line  # noqa: E402
 OWN = "learnscope"
 PEERS = (
     Peer("torch_audit", "torch-audit", "0.3.0", "all checks at every step"),
-    Peer("trainproof", "trainproof", "0.22.0", "a log of every step"),
+    Peer("trainproof", "trainproof", "0.22.0", "a log of every tenth step"),
     Peer("trainscope", "trainscope", "1.8.1", "its defaults"),
 )
 DOCS = BENCH.parent / "docs"

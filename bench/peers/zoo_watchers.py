@@ -106,7 +106,7 @@ class TorchAudit(Watcher):
 
 
 class TrainProof(Watcher):
-    """Loss, rate and gradient norm of every step and the held-out loss of every tenth, as a trainer's log has them."""
+    """A record every ten steps, as a trainer's log has them: mean loss, rate, gradient norm and held-out loss."""
 
     rules = TRAINPROOF
 
@@ -121,16 +121,20 @@ class TrainProof(Watcher):
         from trainproof.epoch import check_records
 
         records, now = self.records, {"grad_norm": 0.0}
+        recent: list[float] = []
         if not resume:
             records.clear()
 
         class Logs(Handle):
             def log(self, **values: Any) -> None:
-                value = next(iter(values.values()))
-                number = float(value.detach()) if isinstance(value, torch.Tensor) else float(value)
+                recent.append(float(next(iter(values.values()))))
+                if len(recent) < 10:
+                    return
                 rate = self.optimizers[0].param_groups[0]["lr"]
-                records.append({"step": len(records) + 1, "loss": number, "lr": rate, **now})
-                if len(records) % 10 == 0 and (held := held_out_loss(self)) is not None:
+                mean = sum(recent) / len(recent)
+                recent.clear()
+                records.append({"step": 10 * len(records) + 10, "loss": mean, "lr": rate, **now})
+                if (held := held_out_loss(self)) is not None:
                     records[-1]["eval_loss"] = held
 
         def norm(*_: Any) -> None:
