@@ -89,3 +89,9 @@ def test_a_plateau_is_information() -> None:
 
 def test_a_loss_that_is_gone_is_no_plateau() -> None:
     assert find(MadeTraining().train(falling(end=0.0, noise=0.001)).reader) == []
+
+
+def test_a_policy_loss_around_zero_has_no_usual_size() -> None:
+    losses = 0.05 * np.random.default_rng(0).standard_normal(300)
+    losses[150] = 9.0
+    assert MadeTraining().train(losses).alarms == []

@@ -36,7 +36,7 @@ def loss_maximised(reader: RunReader, cuts: Cuts) -> list[Finding]:
         return [
             _finding(reader, course, "The optimizer has maximize=True, and its loss rises from the start.", sure=True)
         ]
-    if negated and rises:
+    if negated and (rises or endless_fall(logged)):
         why = "The logged loss is minus what the loss function returned, and that rises from the start."
         return [_finding(reader, course, why, sure=True)]
     if endless_fall(logged) and not rises:
