@@ -121,6 +121,21 @@ def in_a_loop(loop: Callable[..., Any], *left_out: str, adapters: bool = False, 
     return run
 
 
+def lost() -> ls.Run:
+    """A loop that leaves out a step whose gradients are not finite."""
+    model = nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with ls.watch(model, optimizer, probes=named("LostSteps"), strict=True) as w:
+        for step in range(STEPS):
+            optimizer.zero_grad()
+            loss = model(torch.full((8, 4), torch.inf if step == 2 else 1.0)).square().mean()
+            loss.backward()
+            w.log(loss=loss)
+            if nn.utils.clip_grad_norm_(model.parameters(), 1.0).isfinite():
+                optimizer.step()
+    return w.run
+
+
 def replayed() -> ls.Run:
     """Checkpoints: gradients are those of a fixed batch."""
     model = nn.Sequential(nn.Linear(10, 8), nn.ReLU(), nn.Linear(8, 4))
@@ -144,6 +159,7 @@ def loops() -> dict[str, Callable[[], ls.Run]]:
         "tokens": tokens,
         "padded": padded,
         "numbers": numbers,
+        "lost": lost,
         "replayed": replayed,
     }
     for family, configuration in adapter_configurations().items():

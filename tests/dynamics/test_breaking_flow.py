@@ -200,14 +200,14 @@ def test_epochs_that_are_mixed_up_are_told_apart() -> None:
 
 
 def brute_force(ratios: np.ndarray[Any, Any], norms: np.ndarray[Any, Any]) -> tuple[set[int], set[int]]:
-    """Layers beyond a cut, or off the median layer by both numbers, for so many measurements in a row."""
+    """Layers off the median layer by both numbers, for so many measurements in a row."""
     low, high = set(), set()
     for layer in range(ratios.shape[1]):
         below, above = [], []
         for ratio, size in zip(ratios, norms, strict=True):
             off = ratio[layer] / np.median(ratio), size[layer] / np.median(size)
-            below.append(ratio[layer] < 1e-8 or max(off) < 1 / 100)
-            above.append(ratio[layer] > 100 or min(off) > 100)
+            below.append(max(off) < 1 / 100)
+            above.append(min(off) > 100)
         for flags, found in ((below, low), (above, high)):
             runs = "".join("x" if flag else " " for flag in flags)
             if "xxx" in runs:

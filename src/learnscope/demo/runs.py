@@ -34,7 +34,7 @@ def train_healthy(run: Path, quick: bool, show: Show) -> None:
         ls.LearningRate(every=1), ls.BatchStats(every=5), ls.Momentum(every=10), ls.Activations(every=20),
         sparse, ls.LowRankQuality(every=20, ranks=(1, 2, 4, 8)), ls.LossLandscape(every=40),
         ls.FeatureEvolution(), ls.Memorization(), ls.GroupAccuracy(), ls.ExampleLedger(),
-        ls.ExampleTransitions(every=4, keep_arrays=False),
+        ls.ExampleTransitions(every=4, keep_arrays=False), ls.LoopCalls(), ls.LostSteps(), ls.Objective(), ls.Inputs(),
         DemoRun(scenario="digits", training_examples=len(train)),
     ]  # fmt: skip
     with ls.watch(model, optimizer, run=run, probes=probes, holdout=held_out, train=train, test=held_out) as w:
@@ -106,7 +106,8 @@ def _train(
 ) -> None:  # fmt: skip
     """A plain loop over `steps` batches, drawn without replacement until the data is used up, then again."""
     mark = DemoRun(scenario=run.name, training_examples=len(train))
-    probes = [*probes, ls.Loss(), ls.LearningRate(every=1), ls.BatchStats(), mark]
+    seen = [ls.LoopCalls(), ls.LostSteps(), ls.Objective(), ls.Inputs()]  # as by default
+    probes = [*probes, ls.Loss(), ls.LearningRate(every=1), ls.BatchStats(), *seen, mark]
     batches = DataLoader(train, batch_size=batch_size, sampler=RandomSampler(train, num_samples=steps * batch_size))
     with ls.watch(model, optimizer, run=run, probes=probes, holdout=held_out) as w:
         for x, y in batches:

@@ -94,7 +94,7 @@ def test_every_insight_is_a_finding_with_its_evidence(folder: Path) -> None:
     for one in found:
         mark = "" if one.severity == "info" else "**Warning.** "
         known |= {f"### {escape(one.title)}", f"{mark}{escape(one.detail)}", f"**What to do.** {escape(one.advice)}",
-                  f"*Evidence: {escape(evidence_text(one.evidence))}.*"}  # fmt: skip
+                  f"*Evidence: {escape(evidence_text(one.evidence))}. Fingerprint {one.fingerprint}.*"}  # fmt: skip
     assert set(text.strip().split("\n\n")) == known
     assert "### Suits edge devices: 677 MB ≤ 700 MB" in text  # with the threshold that was given
 

@@ -12,9 +12,9 @@ from learnscope.findings.outputs.stuck import guessing_run
 from learnscope.quantities.features import Inputs
 from learnscope.quantities.outputs import Holdout, Loss
 from learnscope.reading.course.events import Spike, spikes
-from learnscope.reading.course.loss_course import loss_course
+from learnscope.reading.course.loss_course import SURE, loss_course, noise_of
 from learnscope.reading.cuts import Cuts
-from learnscope.reading.gather import Series, grid, labels_of, series
+from learnscope.reading.gather import Floats, Series, grid, labels_of, series
 from learnscope.reading.held_out import HeldOutLoss, held_out_loss
 from learnscope.reading.words import listed, num, percent
 from learnscope.record import Evidence, Finding, Severity
@@ -40,6 +40,13 @@ class TrainingLoss:
     n: tuple[int, int]
 
 
+FEWEST_FOR_NOISE, SHORTEST_RISE = 6, 3
+"""Measurements from which it can be told how much the holdout loss varies from one to the next, and how many must come
+after the best."""
+LUCK = 2.0
+"""Standard deviations by which the lowest of a few dozen values lies below their level."""
+
+
 @analysis(place=60, check="overfitting", needs=[Holdout.holdout_loss], at_least="holdout_measurements")
 def overfitting(reader: RunReader, cuts: Cuts) -> list[Finding]:
     findings = []
@@ -57,7 +64,7 @@ def _judge(reader: RunReader, label: str, held_out: HeldOutLoss, cuts: Cuts) -> 
     lowest = float(losses.values[at])
     # one bad evaluation at the very end is not a trend: the one before it must lie above the cut too
     rises = (losses.values[-2:] - lowest) / abs(lowest) if lowest else np.full(2, np.inf)
-    if at >= len(losses) - 2 or rises.min() < cuts.overfitting_rise:
+    if at >= len(losses) - 2 or rises.min() < cuts.overfitting_rise or not _beyond_noise(losses.values, at):
         return []
     paired = paired_rise(reader, label, best, last)
     if paired is not None and (paired.mean if paired.interval is None else paired.interval[0]) <= 0:
@@ -67,6 +74,18 @@ def _judge(reader: RunReader, label: str, held_out: HeldOutLoss, cuts: Cuts) -> 
     if stale := stale_norms(reader, cuts):
         return [_stale(label, losses, at, float(rises[-1]), stale, cuts)]
     return [_finding(reader, label, losses, at, float(rises[-1]), paired, _training(reader, best, last), cuts)]
+
+
+def _beyond_noise(values: Floats, at: int) -> bool:
+    """Whether the end lies above the best by more than the holdout loss goes up and down between measurements.
+
+    The lowest of many values is low by luck as well. Of fewer than six, nothing is known.
+    """
+    if len(values) < FEWEST_FOR_NOISE:
+        return True
+    after = values[at:]
+    tail = float(np.median(after[-max(2, len(after) // 3) :]))
+    return len(after) > SHORTEST_RISE and tail - float(after[0]) > (SURE + LUCK) * noise_of(after)
 
 
 def stale_norms(reader: RunReader, cuts: Cuts) -> list[str]:
