@@ -32,6 +32,9 @@ class Cuts:
     """Layers with a gradient that a median needs to mean something."""
     noisy_share: Share = 0.01
     """Share of all labels that must look wrong beyond what hard examples explain."""
+    overlap_share: Share = 0.01
+    """Share of the training rows that are in the holdout, bit for bit, from which it is a warning: rows of few
+    different numbers may be the same by chance."""
     duplicate_share: Share = 0.3
     """Share of training rows seen before in the same step or epoch from which the data are called duplicated."""
     lost_share: Share = 0.25

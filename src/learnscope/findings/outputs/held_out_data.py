@@ -55,7 +55,7 @@ def overlap(reader: RunReader, cuts: Cuts) -> list[Finding]:
     return [
         Finding(
             kind="holdout_overlap",
-            severity="warning",
+            severity="warning" if share >= cuts.overlap_share else "info",
             title=f"{percent(share)} of the training rows looked at are in the holdout, bit for bit",
             detail=f"{num(same)} of {num(looked)} training rows at {count(len(found), 'looked-at step')} have the same "
             f"content as an example of the holdout, first at step {first:,}. What the holdout says of them is memory.",
