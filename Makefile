@@ -72,6 +72,9 @@ WITHOUT_TORCH := $(addprefix tests/,earlier store test_intervals.py quantities/t
 	findings/test_audit.py findings/test_sentences.py findings/updates/test_frozen.py findings/updates/test_rates.py \
 	findings/updates/test_unchanged_groups.py findings/updates/test_update_quality.py report/audit report/features \
 	report/telemetry report/updates report/test_figures.py report/test_other_figures.py report/test_report.py)
+# of these folders, the files that train a model
+TRAINING := $(addprefix --ignore tests/,findings/gradients/test_lost.py findings/gradients/test_scale_of_the_loss.py \
+	findings/outputs/test_broken_data.py store/test_run_folder.py)
 
 pythons: env
 	for version in $(PYTHONS); do python=.venv-$$version/bin/python; \
@@ -80,7 +83,7 @@ pythons: env
 		$$python -m pip install --quiet --disable-pip-version-check --no-deps -e . && \
 		$$python -m compileall -q src && \
 		$(BIN)/mypy -n 2 --python-version $$version && \
-		$$python -m pytest -o filterwarnings= -m "not soak" $(WITHOUT_TORCH) || exit 1; \
+		$$python -m pytest -o filterwarnings= -m "not soak" $(WITHOUT_TORCH) $(TRAINING) || exit 1; \
 	done
 
 # Goes on after a bound that is missed or a script that fails, and says at the end which these were.
