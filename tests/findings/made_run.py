@@ -127,7 +127,7 @@ class MadeRun:
 
     def absorbed(self, step: int, layers: Mapping[str, Number], decay: Mapping[str, Number] | None = None, *,
                  half: float = 0.01, rounding: str = "apart", coverage: float = 1.0) -> None:  # fmt: skip
-        """Shares of updates, and of weight decay, that rounding took, by layer; the model's is their mean."""
+        """Shares of updates, and of weight decay, lost to rounding, by layer; the model's is their mean."""
 
         def columns(
             values: Mapping[str, Number], name: str, labels: Mapping[str, str]

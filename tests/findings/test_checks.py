@@ -83,7 +83,7 @@ def test_acknowledging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
     assert main(["report", "r", "--fail-on", "critical"]) == 1
     assert found.fingerprint in capsys.readouterr().out
     assert main(["acknowledge", "r", found.fingerprint, "--why", 'known: "quoted" \\ und\x1b so']) == 0
-    assert main(["report", "r", "--fail-on", "critical"]) == 0
+    assert main(["report", "r", "--format", "markdown", "--fail-on", "critical"]) == 0
     assert "ACKNOWLEDGED" in capsys.readouterr().out
     assert main(["checks", "r", "--fail-on", "warning"]) == 0
     assert "not measured" in capsys.readouterr().out
@@ -127,12 +127,16 @@ def _frozen() -> MadeRun:
 def test_silence_says_what_was_not_looked_at(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     healthy(tmp_path / "r")
     broken(tmp_path / "worse")
-    assert main(["report", str(tmp_path / "r"), "--fail-on", "warning"]) == 0
+    assert main(["report", str(tmp_path / "r"), "--format", "markdown", "--fail-on", "warning"]) == 0
     out = " ".join(capsys.readouterr().out.split())
     assert "No problems found; not checked: " in out
-    assert "overfitting" in out
+    assert "more. `learnscope checks` lists them." in out
+    assert main(["report", str(tmp_path / "r"), "--full"]) == 0
+    assert "overfitting" in capsys.readouterr().out
     text = (tmp_path / "r" / "report" / "report.md").read_text()
     assert "No problems found; not checked: " in text
     assert "| overfitting | not measured | Holdout.holdout_loss was not recorded |" in text
     assert main(["report", str(tmp_path / "worse"), "--baseline", str(tmp_path / "r")]) == 0
+    assert "CRITICAL NEW  " in capsys.readouterr().out
+    assert main(["report", str(tmp_path / "worse"), "--baseline", str(tmp_path / "r"), "--full"]) == 0
     assert "The baseline run does not have it" in capsys.readouterr().out

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -278,3 +279,40 @@ def test_the_summary() -> None:
         column = {"el2n": "el2n_mean"}.get(name, name)
         assert values == pytest.approx(wanted[column].quantile([0.1, 0.5, 0.9]).tolist())
     assert len(quantiles) == 5
+
+
+def votes(*predictions: int) -> tuple[int | None, int]:
+    """The kept class and its votes after these predictions in place of the label."""
+    ledger = Ledger()
+    for epoch, predicted in enumerate(predictions):
+        one = {"p_gold": [0.5], "correct": [predicted < 0], "margin": [0.0], "loss": [1.0], "el2n": [1.0]}
+        ledger.update([3], epoch=epoch, target=[0], predicted=[predicted], **one)
+    row = ledger.frame().iloc[0]
+    return (None if pd.isna(row["other_class"]) else int(row["other_class"])), int(row["other_votes"])
+
+
+def test_the_class_that_was_predicted_instead_most_often_is_kept() -> None:
+    assert votes(-1, -1) == (None, 0)
+    assert votes(4, -1, 4) == (4, 2)
+    assert votes(2, 4, 4, 4, -1) == (4, 2)
+    assert votes(4, 2, 4, 1, 4) == (4, 1)
+    assert votes(40_000) == (None, 0)  # beyond what two bytes hold
+    assert votes(*[7] * 300) == (7, 255)
+
+
+def test_votes_are_saved_and_older_ledgers_can_still_be_read(tmp_path: Path) -> None:
+    scores = {name: [1.0, 2.0] for name in ("p_gold", "margin", "loss", "el2n")}
+    ledger, older = Ledger(), Ledger()
+    ledger.update([1, 2], correct=[False, True], epoch=0, target=[0, 1], predicted=[5, -1], **scores)
+    older.update([1, 2], correct=[False, True], epoch=0, target=[0, 1], **scores)
+    for each, name in ((ledger, "new"), (older, "old")):
+        each.save(tmp_path / name)
+    again = Ledger.load(tmp_path / "new")
+    assert again.frame()["other_class"].tolist()[0] == 5
+    again.update([1, 2], correct=[False, False], epoch=1, target=[0, 1], predicted=[5, 3], **scores)
+    assert again.frame()["other_votes"].tolist() == [2, 1]
+    old = Ledger.load(tmp_path / "old")
+    assert "other_class" not in old.frame()
+    old.update([1, 2], correct=[False, False], epoch=1, target=[0, 1], predicted=[5, 3], **scores)
+    assert old.frame()["other_class"].tolist() == [5, 3]
+    assert ledger.nbytes - older.nbytes == 3 * 1024  # bytes an example, of the 1,024 that there is room for

@@ -1,6 +1,6 @@
 """Run the zoo and print what the findings say of each case.
 
-    python tests/zoo/run.py [--only NAME …] [--faults | --healthy] [--half tuning|judged|unseen] [-j 2] [--quick]
+    python tests/zoo/run.py [--only NAME …] [--faults | --healthy] [--half tuning|judged|unseen|blind] [-j 2] [--quick]
         [--keep] [--again FILE]
 
 `--only` takes parts of names. `--quick` runs the first seed of each case. The verdicts are written as JSON, by default

@@ -37,12 +37,16 @@ class Check:
 def checks_of(reader: RunReader, cuts: Cuts | None = None) -> list[Check]:
     """Every check in the order of the analyses."""
     cuts, run = cuts or Cuts(), one_pass(reader)
-    # a candidate for a cause has the severity of what it explains
-    wrong = {each.fingerprint for each in with_taken_in(find(run, cuts)) if each.severity != "info"}
-    return [
-        _check(run, declared, findings_of(function, run, cuts), wrong, cuts)
-        for function, declared in analyses().items()
-    ]
+
+    def judge() -> list[Check]:
+        # a candidate for a cause has the severity of what it explains
+        wrong = {each.fingerprint for each in with_taken_in(find(run, cuts)) if each.severity != "info"}
+        return [
+            _check(run, declared, findings_of(function, run, cuts), wrong, cuts)
+            for function, declared in analyses().items()
+        ]
+
+    return run.remember(("checks", cuts), judge)
 
 
 def not_checked(checks: Sequence[Check]) -> list[str]:
@@ -69,11 +73,18 @@ def _check(run: RunReader, declared: Declared, found: Sequence[Finding], wrong: 
 
 def measured_steps(run: RunReader, quantity: Quantity) -> int:
     """At how many steps a quantity was measured, of the kind that was measured most often; NaN was measured too."""
+    return one_pass(run).remember(("measured steps", quantity), lambda: _measured_steps(run, quantity))
+
+
+def _measured_steps(run: RunReader, quantity: Quantity) -> int:
     most = 0
     for kind in quantity.kinds:
         values = series(run, quantity, kind)
-        known = np.isfinite(values.values) | np.isin(values.steps, values.broken)
-        most = max(most, len(np.unique(values.steps[known])))
+        known = np.isfinite(values.values)
+        if len(broken := values.broken):
+            known |= np.isin(values.steps, broken)
+        steps = values.steps[known]  # in ascending order, where counting what differs is faster than sorting
+        most = max(most, int((np.diff(steps) != 0).sum()) + 1 if len(steps) else 0)
     return most
 
 

@@ -48,6 +48,7 @@ class Batch:
     grand: NDArray[np.float64] | None
     checksum: NDArray[np.float64] | None
     target: NDArray[np.int64] | None
+    predicted: NDArray[np.int64] | None
 
     def where(self, keep: NDArray[Any]) -> Batch:
         """The examples that a mask or an index array selects."""
@@ -112,7 +113,9 @@ def finite(*scores: NDArray[np.float64]) -> NDArray[np.bool_] | None:
     return None if where.all() else where
 
 
-def as_batch(ids: ArrayLike, epoch: int, correct: ArrayLike, target: ArrayLike | None, **scores: Any) -> Batch:
+def as_batch(
+    ids: ArrayLike, epoch: int, correct: ArrayLike, target: ArrayLike | None, predicted: ArrayLike | None, **scores: Any
+) -> Batch:
     """The arrays with their dtypes, or an error that names the one that does not fit."""
     id_array = _integers("ids", ids)
     if isinstance(epoch, bool) or not isinstance(epoch, int | np.integer) or not 0 <= epoch < 2**31:
@@ -122,6 +125,7 @@ def as_batch(ids: ArrayLike, epoch: int, correct: ArrayLike, target: ArrayLike |
         raise LedgerError(f"correct is {is_correct.dtype}: pass booleans")
     arrays: dict[str, Any] = {k: None if v is None else np.asarray(v, dtype=np.float64) for k, v in scores.items()}
     arrays |= {"correct": is_correct, "target": None if target is None else _integers("target", target)}
+    arrays["predicted"] = None if predicted is None else _integers("predicted", predicted)
     for name, array in arrays.items():
         if array is not None and array.shape != id_array.shape:
             raise LedgerError(

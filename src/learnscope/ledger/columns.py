@@ -17,7 +17,10 @@ MEANS = ("confidence", "confidence_m2", "aum", "el2n_mean", "el2n_last", "cumula
 """Over the presentations whose scores were finite."""
 GRAND = ("grand_mean", "grand_last")
 
-OPTIONAL = ("target", "checksum", *GRAND, "grand_count")
+OTHER = ("other_class", "other_votes")
+"""A class that was predicted in place of the label most of the times that it was wrong; see `presentation.py`."""
+
+OPTIONAL = ("target", "checksum", *GRAND, "grand_count", *OTHER)
 """Of ledgers that were given them."""
 ALWAYS = ("id", *COUNTS, *MEANS)
 CHUNK = 2**14
@@ -34,7 +37,8 @@ _PART_OF = {name: part for part, fields in _PARTS.items() for name in fields.nam
 _DTYPES: dict[str, Any] = {
     # as bytes that belong together, rows are copied several times as fast as field by field
     **{part: np.dtype((np.void, fields.itemsize)) for part, fields in _PARTS.items()},
-    **dict.fromkeys(GRAND, np.float64), "grand_count": np.int32,
+    **dict.fromkeys(GRAND, np.float64), "grand_count": np.int32, "other_class": np.int16,
+    "other_votes": np.uint8,
 }  # fmt: skip
 
 

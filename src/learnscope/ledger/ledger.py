@@ -11,9 +11,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from learnscope.ledger import files, table
 from learnscope.ledger.batch import Batch, as_batch, repeats
-from learnscope.ledger.columns import GRAND, Columns
+from learnscope.ledger.columns import GRAND, OTHER, Columns
 from learnscope.ledger.index import IdIndex, Sample, among, chosen_ids
-from learnscope.ledger.presentation import add_scores, learn
+from learnscope.ledger.presentation import add_scores, learn, vote
 from learnscope.store.backend import Backend, FolderBackend, MemoryBackend
 
 if TYPE_CHECKING:
@@ -89,6 +89,7 @@ class Ledger:
         epoch: int,
         grand: ArrayLike | None = None,
         target: ArrayLike | None = None,
+        predicted: ArrayLike | None = None,
         checksum: ArrayLike | None = None,
     ) -> None:
         """One presentation of each example of a batch; a batch that is refused changes nothing.
@@ -101,10 +102,11 @@ class Ledger:
             el2n: ‖p − onehot(y)‖₂.
             grand: gradient norms, where they were computed; NaN for an example without.
             target: the class, or an integer that stands for the target: it reveals reused ids.
+            predicted: the class that was predicted in place of the target; negative where it was right or is unknown.
             checksum: a number that stands for the input, for the same purpose; not for augmented inputs.
         """
         batch = as_batch(
-            ids, epoch, correct, target, p_gold=p_gold, margin=margin, loss=loss, el2n=el2n, grand=grand,
+            ids, epoch, correct, target, predicted, p_gold=p_gold, margin=margin, loss=loss, el2n=el2n, grand=grand,
             checksum=checksum,
         )  # fmt: skip
         self.add(batch)
@@ -234,6 +236,9 @@ class Ledger:
             columns[name][at] = getattr(batch, name)
         if batch.grand is not None:
             self._add_grand(at, batch.grand)
+        if batch.predicted is not None:
+            columns.need(*OTHER)
+            vote(columns[OTHER[0]], columns[OTHER[1]], at, batch.predicted)
         scores, counts = columns.take("scores", at), columns.take("counts", at)
         counts["presentations"] += 1
         learn(counts, batch.correct, batch.epoch)

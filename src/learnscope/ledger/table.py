@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from learnscope.ledger.batch import UNKNOWN_TARGET, LedgerError
-from learnscope.ledger.columns import ALWAYS, GRAND, MEANS, OPTIONAL
+from learnscope.ledger.columns import ALWAYS, GRAND, MEANS, OPTIONAL, OTHER
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -67,6 +67,8 @@ answer resets both |
     | `aum`, `cumulative_loss` | mean margin; sum of the losses |
     | `el2n_mean`, `el2n_last`, `grand_mean`, `grand_last` | over its presentations, and at the last that was measured |
     | `target` | the class, or the number that stands for its target |
+    | `other_class`, `other_votes` | the class that was predicted instead in most of its wrong presentations, NA if \
+none was; how often, less the times that it was another wrong class |
     """
     import pandas as pd
 
@@ -74,11 +76,14 @@ answer resets both |
     happened["learned_epoch"] = happened["first_learned"]
     if "target" in arrays:
         happened["target"] = arrays["target"] != UNKNOWN_TARGET
+    if OTHER[0] in arrays:
+        happened[OTHER[0]] = arrays[OTHER[1]] > 0
     nullable = {name: pd.arrays.IntegerArray(arrays[name].astype(np.int64), ~known) for name, known in happened.items()}
     order = (
         "id", "presentations", "nonfinite", "confidence", "variability", "correctness", "forgetting_events",
         "never_learned", "unforgettable", "first_correct", "last_correct", "first_learned", "learned_epoch",
         "first_epoch", "last_epoch", "aum", "cumulative_loss", "el2n_mean", "el2n_last", *GRAND, "target",
+        *OTHER,
     )  # fmt: skip
     columns: dict[str, Any] = {**arrays, **derived(arrays), **nullable}
     return pd.DataFrame({name: columns[name] for name in order if name in columns})

@@ -6,7 +6,20 @@ from itertools import chain
 from operator import is_
 from typing import Any
 
+import torch
 from torch import nn
+
+
+def can_be_compared(model: nn.Module) -> bool:
+    """Whether its parameters are those of its modules' dictionaries: not if it lists them itself, or is scripted."""
+    if type(model).named_parameters is not nn.Module.named_parameters:
+        return False
+    if type(model)._named_members is not nn.Module._named_members:
+        return False
+    return all(
+        type(module).named_modules is nn.Module.named_modules and not isinstance(module, torch.jit.ScriptModule)
+        for module in model.modules()
+    )
 
 
 class Structure:

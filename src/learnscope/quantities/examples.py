@@ -56,7 +56,7 @@ _of_split = partial(Quantity, kinds=("split",), drawn="not")
 
 
 class Memorization(Quantities):
-    records = "training data beside test data: accuracy, loss, calibration, what is known by heart"
+    records = "training data beside test data: accuracy, loss, calibration, what is memorised"
 
     accuracy = _accuracy("share of the split's positions that are right", kinds=("split",))
     loss = own_figure("mean loss of the split's positions", kinds=("split",), better="lower")

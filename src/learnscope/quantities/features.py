@@ -83,6 +83,17 @@ class Inputs(Quantities):
     token_distinct = _of_inputs("how many different tokens", when="for inputs that are whole numbers")
     first_output_rms = _of_inputs("√(Σy²/n) of the output of the first layer with weights", scale="log")
     output_rms = _of_inputs("√(Σy²/n) of the model's (first) output", scale="log")
+    output_spread = _of_inputs(
+        "√(Σ(y − ȳ)²/n) of the model's (first) output, ȳ its mean over the examples of the batch; of at most 128 "
+        "examples and 16,384 numbers", scale="log",
+    )  # fmt: skip
+    output_cosine = _of_inputs("mean cosine of the outputs of two of these examples")
+    output_rank = _of_inputs("(Σλ)²/Σλ² of the eigenvalues λ of their covariance", source="participation ratio")
+    output_confidence = _of_inputs(
+        "mean over these examples of the largest softmax(y), as if the outputs y were logits",
+        when="for outputs of two dimensions",
+    )
+    output_width = _of_inputs("how many numbers the output has for an example")
     rows = not_drawn("rows of the step compared by content; empty and constant ones are left out")
     duplicate_share = not_drawn(
         "share of them that came before, bit for bit, in the same step; where `w.end_epoch()` tells epochs, also at an "

@@ -108,6 +108,8 @@ class Objective(Quantities):
         "yes/no answers are cut at 1/2", better="higher", scale="share", when="for classes",
     )  # fmt: skip
     majority_share = _share("largest share of one class among all counted targets seen so far", when="for classes")
+    step_majority = _share("the same among the counted targets of this step alone", when="for classes")
+    step_targets = _of_objective("how many targets of this step are counted", when="for classes")
     target_entropy = _of_objective(
         "−Σ p ln p of the classes' shares p so far: the loss of the best constant guess; of yes/no answers, the mean "
         "over outputs", unit="nats", when="for classes",

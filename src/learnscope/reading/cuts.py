@@ -39,6 +39,10 @@ class Cuts:
     """Share of training rows seen before in the same step or epoch from which the data are called duplicated."""
     lost_share: Share = 0.25
     """A loss diverges when it ends this share of all that it had gained above its best level, and stays there."""
+    blown_up: Factor = 10.0
+    """Times its size at the start from which a loss diverges where there are several optimizers: theirs may rise."""
+    starved_player: Share = 1e-3
+    """Share of its start below which the gradient of one optimizer has gone, while that of another has not."""
     plateau_share: Share = 0.6
     """Share of the run for which the loss must have stayed for a plateau."""
     plateau_rest: Share = 0.1
@@ -51,6 +55,14 @@ class Cuts:
     """Share of its highest value below which a learning rate has fallen to next to nothing."""
     idle_reach: Share = 0.01
     """The learning rate is too low when all steps together could change the loss by less than this share of it."""
+    long_momentum: Share = 0.99
+    """Momentum from which a step is mostly made of old gradients."""
+    large_epsilon: Factor = 10.0
+    """Times the root mean square of the gradient's entries from which Adam's ε decides the step."""
+    slow_gain: Share = 0.1
+    """Share of its start that a loss gains at most where an ε is too large for it to be learned."""
+    heavy_dropout: Share = 0.8
+    """Probability of a dropout from which it may be what keeps a model from learning."""
     weak_elasticity: Share = 0.01
     """‖g‖‖W‖ over the loss below which it is the gradient that is too small, not the learning rate."""
     large_step: float = 0.3
@@ -64,8 +76,36 @@ class Cuts:
     """Weight decay is strong when this share of the change of the weights is decay."""
     decay_of_gradient: Factor = 3.0
     """The same for decay that is added to the gradient: λ‖W‖ is this many times ‖g‖."""
+    penalty_share: Share = 0.3
+    """Share of the logged loss at the start that is not the loss function's, from which it may be a penalty."""
     shrunk_weights: Share = 0.7
     """Share of its start to which ‖W‖ has shrunk, for weight decay to have done harm."""
+    one_class_share: Share = 0.95
+    """Share of one class among the targets of a step, the median, from which batches have one class each."""
+    batch_targets: int = 8
+    """Targets a step below which a batch of one class is chance."""
+    well_learned: Share = 0.9
+    """Accuracy on training batches, or share of the loss gained, from which a run has learned all the same."""
+    stays_at_chance: Share = 0.15
+    """Distance from what guessing reaches within which a loss has stayed there."""
+    holdout_still: Share = 0.02
+    """Share by which a holdout loss changed at most over a run for it not to have followed the training."""
+    high_start: Factor = 5.0
+    """Times what guessing reaches, from which a first loss says that the start is wrong."""
+    wide_outputs: Factor = 10.0
+    """Times the size of the targets, from which first outputs are too large, for numbers."""
+    wide_inputs: Factor = 10.0
+    """Standard deviation of inputs from which they are not scaled: weights are drawn for inputs of about 1."""
+    far_inputs: Factor = 50.0
+    """Largest |input| from which they are not scaled, if it lies far outside of their spread."""
+    summed: Factor = 4.0
+    """Times the loss of one target, from which the trained loss is a sum."""
+    surely: Share = 0.99
+    """Share of the rows from which something holds for all of them."""
+    most_classes: int = 100
+    """Classes up to which each is expected to be seen; of a vocabulary many are not."""
+    near_a_bound: Share = 0.02
+    """Distance from an activation's bound, in units of the targets' spread, at which outputs end there."""
     holdout_measurements: int = 4
     """Holdout measurements below which nothing is said about overfitting."""
     overfitting_rise: float = 0.02
@@ -75,11 +115,27 @@ class Cuts:
     chance_examples: int = 40
     """Examples of the holdout, and of training batches, below which nothing is said about guessing: of 40, guessing one
     of two classes gets between 35 % and 65 % right."""
-    stale_mean: float = 1.0
+    stale_mean: float = 0.3
     """Distance of a batch norm's running mean from that of the batches, in standard deviations, from which it is
-    stale."""
-    stale_scale: float = 1.4
-    """The same for the running variance: |ln(running/batch)|, a factor of 4."""
+    stale; at least what batches of this size differ by from each other."""
+    stale_scale: float = 0.5
+    """The same for the running variance: |ln(running/batch)|."""
+    stale_steps: int = 50
+    """Steps in which running statistics have settled: with the usual momentum of 0.1, 0.5 % of their start is left."""
+    empty_code: Share = 0.2
+    """Deviation of an autoencoder's outputs over examples, in units of its inputs', below which all are the same."""
+    collapsed_apart: Share = 4e-4
+    """1 − the mean cosine of the outputs of two examples, below which they are the same."""
+    collapsed_size: Share = 0.01
+    """Share of their size at the start below which outputs have shrunk to nothing."""
+    collapsed_share: Share = 0.1
+    """Share of its start to which the distance of outputs, and the loss, has fallen in a collapse."""
+    worse_holdout: Factor = 1.5
+    """Holdout loss over training loss at the end from which a holdout is bad."""
+    other_scale: Factor = 3.0
+    """Ratio of the standard deviations of the inputs from which holdout and training are of different scales."""
+    other_level: float = 1.0
+    """Distance of their means, in standard deviations, from which the same is said."""
     shortcut_gap: float = 0.1
     """Accuracy on new training examples minus that on the holdout, at the lower end of the interval, from which they
     carry something that the holdout lacks."""
@@ -104,11 +160,11 @@ class Cuts:
     quality_kl: float = 1e-3
     """Mean KL in nats up to which a model with a sparse update is near enough to the model itself."""
     memorised_accuracy: float = 0.99
-    """Training accuracy from which the training data are known by heart."""
+    """Training accuracy from which the training data count as memorised."""
     generalised_accuracy: float = 0.95
-    """Test accuracy from which test data are understood."""
+    """Test accuracy from which the model counts as generalising."""
     grokking_gap: Share = 0.2
-    """Training minus test accuracy when training data are first known by heart, from which a late rise is grokking."""
+    """Training minus test accuracy when training data are first memorised, from which a late rise is grokking."""
     spurious_gap: Share = 0.1
     """Accuracy where the group suggests the class minus that where it suggests another, at the lower end of the
     interval, from which the model follows the group."""

@@ -259,7 +259,7 @@ def grid(reader: RunReader, quantity: Quantity, kind: str = "layer", **condition
 
 
 def _grid(numbers: Numbers, order: Sequence[str]) -> Grid:
-    scopes = _ordered(numbers.in_order_of_appearance(), order)
+    scopes = ordered(numbers.in_order_of_appearance(), order)
     place = {scope: place for place, scope in enumerate(scopes)}
     across = np.array([place.get(scope, -1) for scope in numbers.scopes], np.int64)
     new = np.diff(numbers.steps, prepend=numbers.steps[:1] - 1) != 0
@@ -272,7 +272,7 @@ def _grid(numbers: Numbers, order: Sequence[str]) -> Grid:
     return Grid(numbers.steps[new], scopes, values, broken, numbers.probe)
 
 
-def _ordered(scopes: Sequence[str], order: Sequence[str]) -> list[str]:
+def ordered(scopes: Sequence[str], order: Sequence[str]) -> list[str]:
     """Those of `order` first, as there; then the others, as they are."""
     places = {scope: place for place, scope in enumerate(order)}
     return sorted(scopes, key=lambda scope: places.get(scope, len(places)))
@@ -284,7 +284,7 @@ def layers(reader: RunReader) -> list[str]:
 
 def as_grid(frame: pd.DataFrame, order: Sequence[str] = ()) -> Grid:
     """From rows with one number for each step and scope; scopes in this order, then as they were recorded."""
-    scopes = _ordered(list(dict.fromkeys(frame["scope"].tolist())), order)
+    scopes = ordered(list(dict.fromkeys(frame["scope"].tolist())), order)
     steps, down = np.unique(frame["step"].to_numpy(np.int64), return_inverse=True)
     across = pd.Index(scopes, dtype=object).get_indexer(pd.Index(frame["scope"], dtype=object))
     values = np.full((len(steps), len(scopes)), np.nan)

@@ -8,7 +8,7 @@ from typing import Any
 
 from learnscope.quantities.gradients import LostSteps
 from learnscope.quantities.outputs import Loss
-from learnscope.reading.gather import labels_of
+from learnscope.reading.gather import labels_of, one_pass
 from learnscope.record import SKIPPED, Record, nonfinite
 from learnscope.store.reader import RunReader
 
@@ -58,16 +58,23 @@ def rows_behind(reader: RunReader, step: int) -> list[Row]:
     They are kept for a loss or a gradient that is not finite, for a spike of the loss and the step before it, and for a
     step that was lost.
     """
-    for lost in lost_steps(reader):
-        if lost.step == step and lost.rows:
-            return lost.rows
-    rows: list[Row] = []
-    for record in _records(reader, Loss):
-        if record.step == step and record.notes.get("rows"):
-            return list(record.notes["rows"])
-        if record.step == step + 1 and record.notes.get("rows_before"):
-            rows = list(record.notes["rows_before"])
-    return rows
+    return rows_by_step(reader).get(step, [])
+
+
+def rows_by_step(reader: RunReader) -> dict[int, list[Row]]:
+    """The ids of all steps that `rows_behind` knows any of."""
+    run = one_pass(reader)
+    return run.remember("rows by step", lambda: _rows_by_step(run))
+
+
+def _rows_by_step(reader: RunReader) -> dict[int, list[Row]]:
+    """From the notes alone: a record for each of a million steps would take a minute. The first of several counts."""
+    columns, found = reader.columns(), dict[int, list[Row]]()
+    for key, shift in (("rows_before", 1), ("rows", 0)):
+        for label in labels_of(reader, Loss):
+            found |= {step - shift: list(rows) for step, rows in reversed(columns.notes(label, key)) if rows}
+    found |= {lost.step: lost.rows for lost in reversed(lost_steps(reader)) if lost.rows}
+    return dict(sorted(found.items()))
 
 
 def rows_told(reader: RunReader, step: int, most: int = 8) -> str:
@@ -80,7 +87,7 @@ def rows_told(reader: RunReader, step: int, most: int = 8) -> str:
     return f" The ids of the examples of step {step:,}: {shown}{left}."
 
 
-def _records(reader: RunReader, probe: type[LostSteps] | type[Loss]) -> Iterator[Record]:
+def _records(reader: RunReader, probe: type[LostSteps]) -> Iterator[Record]:
     for label in labels_of(reader, probe):
         yield from reader.records(label)
 

@@ -39,7 +39,7 @@ def other_numbers(reader: RunReader, kind: str) -> Iterator[OtherNumber]:
         of_loop = class_of(label) == Loss.probe
         names = columns.names(label, kind)
         for name in names:
-            quantity = _declaration(reader, label, name)
+            quantity = declaration(reader, label, name)
             if of_loop:  # the names are the loop's own; the spread of another number is not one
                 is_spread = name.removesuffix("_std") in {*names} - {name}
                 other = name != Loss.loss.name and not is_accuracy(name) and not is_spread
@@ -59,7 +59,7 @@ def is_accuracy(name: str) -> bool:
     return "accuracy" in name.lower() and not name.endswith("_std")
 
 
-def _declaration(reader: RunReader, label: str, name: str) -> Quantity | None:
+def declaration(reader: RunReader, label: str, name: str) -> Quantity | None:
     """From the package, or from the run's manifest, which has what a user's probe declared."""
     if class_of(label) in declared():
         return quantity_of(class_of(label), name)

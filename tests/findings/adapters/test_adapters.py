@@ -73,7 +73,7 @@ def test_ranks_that_were_tried_and_would_do() -> None:
     truncation(run, 30, {**dict.fromkeys(MODULES, 1), MODULES[3]: 2, MODULES[4]: 8})
     [finding] = judged(run)
     assert finding.kind == "adapter_rank_large"
-    assert finding.title == "20 % of the adapters' parameters would do"
+    assert finding.title == "20 % of the adapters' parameters would suffice"
     assert "r = 1 for 10 modules, r = 2 for 1 module in place of r = 8" in finding.detail
     assert "16 held-out examples lose 0.5 % of what the adapters do" in finding.detail
     assert "mean KL" in finding.detail

@@ -59,7 +59,7 @@ def test_when_it_grokked(make: Callable[..., MadeRun]) -> None:
     assert evidence.value == evidence.last_step - evidence.first_step
     assert evidence.n == 150
     assert evidence.probe == ("Holdout" if make is logged else "Memorization")
-    assert f"understood from step {evidence.last_step:,}" in found.title
+    assert f"generalised from step {evidence.last_step:,}" in found.title
     assert "p = 0.001" in found.detail
 
 
@@ -75,11 +75,11 @@ def test_percent_is_understood() -> None:
         (LEARNS_FAST, LEARNS_FAST),  # learned together
         (LEARNS_FAST, rise(0, 130, 0.1, 1.0)),  # a little later, without a plateau
         (LEARNS_FAST, rise(100, 1000, 0.1, 1.0)),  # a long straight rise is no plateau
-        (LEARNS_FAST, rise(900, 1000, 0.9, 1.0)),  # nearly understood from the start
+        (LEARNS_FAST, rise(900, 1000, 0.9, 1.0)),  # nearly generalised from the start
         (LEARNS_FAST, rise(900, 1000, 0.1, 0.9)),  # not understood in the end
-        (rise(0, 1400, 0.1, 1.0), LATE),  # understood before it was known by heart
-        (rise(400, 500, 0.1, 1.0), rise(200, 300, 1.0, 0.1)),  # understood, and then known by heart only
-        (lambda step: 0.98, LATE),  # never known by heart
+        (rise(0, 1400, 0.1, 1.0), LATE),  # generalised before it was memorised
+        (rise(400, 500, 0.1, 1.0), rise(200, 300, 1.0, 0.1)),  # generalised, and then memorised only
+        (lambda step: 0.98, LATE),  # never memorised
         (LEARNS_FAST, lambda step: 1.0 if step in (700, 710) else 0.1),  # not for three measurements
     ],
 )

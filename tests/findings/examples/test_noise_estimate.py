@@ -44,13 +44,14 @@ def test_too_little_is_known() -> None:
     assert estimate_noise(np.full(2000, np.nan)) is None
 
 
-def train(share: float, seed: int, path: Path) -> tuple[ls.Run, np.ndarray]:
+def train(share: float, seed: int, path: Path, *, to_next: bool = False) -> tuple[ls.Run, np.ndarray]:
     from sklearn.datasets import load_digits
 
     x, y = (torch.from_numpy(part) for part in load_digits(return_X_y=True))
     x, draw = x.float() / 16, torch.Generator().manual_seed(seed)
     moved = torch.rand(len(y), generator=draw) < share
-    labels = torch.where(moved, (y + torch.randint(1, 10, y.shape, generator=draw)) % 10, y)
+    others = torch.ones_like(y) if to_next else torch.randint(1, 10, y.shape, generator=draw)
+    labels = torch.where(moved, (y + others) % 10, y)
     torch.manual_seed(seed)
     model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))
     optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
@@ -92,3 +93,27 @@ def test_silence_on_sound_digits(tmp_path: Path) -> None:
     run, _ = train(0.0, 0, tmp_path / "sound")
     assert [finding for finding in run.findings() if finding.kind == "label_noise"] == []
     assert run.suspicious_labels().attrs == {}
+
+
+def test_labels_that_all_went_to_the_next_class(tmp_path: Path) -> None:
+    from sklearn.datasets import load_digits
+
+    run, moved = train(0.2, 1, tmp_path / "next", to_next=True)
+    [finding] = [finding for finding in run.findings() if finding.kind == "label_noise"]
+    suspects = run.suspicious_labels()
+    assert suspects.attrs["low"] <= moved.sum() <= suspects.attrs["high"]
+    assert suspects.attrs["number"] == pytest.approx(moved.sum(), rel=0.35)
+    wrong = moved[suspects["id"].to_numpy()]
+    assert abs(wrong.mean() - suspects.attrs["precision"]) < 0.15
+    true = load_digits().target[suspects["id"].to_numpy()]
+    assert (suspects["suggested"].to_numpy(np.int64, na_value=-1) == true)[wrong].mean() > 0.9
+    assert "looks like" in finding.detail
+    assert "were not moved at random" in finding.detail
+
+
+def test_a_model_that_is_too_small_is_no_sign_of_wrong_labels() -> None:
+    """A bump below where wrong labels lie: √2 minus what sound ones have."""
+    draw = np.random.default_rng(0)
+    sound = np.clip(draw.normal(0.2, 0.05, 1900), 0.02, None)
+    assert estimate_noise(np.concatenate([sound, draw.normal(0.96, 0.05, 100)])) is None
+    assert estimate_noise(np.concatenate([sound, draw.normal(1.2, 0.05, 100)])) is not None

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from findings.made_training import MadeTraining, falling
+from findings.made_training import MadeTraining, Over, at, falling
 from learnscope.findings import find
 from learnscope.record import Column, Table
 
@@ -65,10 +65,10 @@ def test_labels_with_another_meaning(accuracy: float) -> None:
     assert ("holdout_differs" in run.kinds) == (accuracy == 0.0)
 
 
-def drifting(drift: float) -> MadeTraining:
-    run = trained()
+def drifting(drift: Over, scale: Over = 0.0, rows: int = 50) -> MadeTraining:
+    run = trained(rows=rows)
     for step in range(10, 301, 10):
-        columns = [Column("norm_drift", [drift]), Column("norm_scale_drift", [0.0])]
+        columns = [Column("norm_drift", [at(drift, step)]), Column("norm_scale_drift", [at(scale, step)])]
         run.write("Inputs_2", step, [Table("layer", ["second"], columns)])
     return run
 
@@ -83,6 +83,27 @@ def test_running_statistics_that_do_not_fit() -> None:
 def test_running_statistics_without_harm_are_information() -> None:
     assert [f.severity for f in find(losses(drifting(3.0), 2.0, 1.0, 0.4, 0.25).reader)] == ["info"]
     assert find(losses(drifting(0.1), 2.0, 1.0, 0.4, 0.25).reader) == []
+
+
+WORSE = 2.0, 2.2, 2.6, 3.0
+
+
+def test_a_variance_that_does_not_follow_is_dated_where_it_began() -> None:
+    [finding] = losses(drifting(0.05, lambda step: 2.0 if step > 100 else 0.1), *WORSE).alarms
+    assert (finding.kind, finding.since) == ("stale_batch_norm", 110)
+    assert "a factor of up to 7.39" in finding.detail
+
+
+def test_statistics_that_settle_or_differ_by_chance_are_not_stale() -> None:
+    settling = drifting(lambda step: 2.0 * 0.99**step, lambda step: 2.0 * 0.99**step)  # a momentum of 0.01
+    assert "stale_batch_norm" not in losses(settling, *WORSE).kinds
+    assert "stale_batch_norm" not in losses(drifting(0.5, 0.7, rows=8), *WORSE).kinds  # of batches of eight
+    assert "stale_batch_norm" in losses(drifting(0.5, 0.7, rows=200), *WORSE).kinds
+
+
+def test_drawing_with_replacement_does_no_harm_by_itself() -> None:
+    run = losses(trained(duplicate_share=0.6, rows=32), 2.0, 0.6, 0.4, 0.35)  # 1.75 times the training loss
+    assert [f.severity for f in find(run.reader) if f.kind == "duplicated_data"] == ["info"]
 
 
 def test_few_different_examples() -> None:

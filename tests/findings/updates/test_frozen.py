@@ -150,3 +150,10 @@ def test_superseded_moves_do_not_count() -> None:
     run.change((10, 20), {"a": 0.9, "b": 0.0})
     [finding] = frozen(run.reader, Cuts())
     assert finding.scopes == ["b"]
+
+
+def test_that_the_base_of_an_adapter_is_frozen_is_no_news() -> None:
+    names = [f"model.layers.{n}.q_proj.base_layer.weight" for n in range(3)]
+    run = MadeRun(frozen=names, tensors=10, parameters=1000)
+    assert kinds(run) == []
+    assert kinds(MadeRun(frozen=[name.replace(".base_layer", "") for name in names], tensors=10)) == ["frozen"]

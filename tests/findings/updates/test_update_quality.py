@@ -1,4 +1,4 @@
-"""Sparse and low-rank updates: said where they would have done, and nothing where the span was too short to tell."""
+"""Sparse and low-rank updates: said where they would have sufficed, nothing where the span was too short to tell."""
 
 from __future__ import annotations
 
@@ -118,9 +118,9 @@ SHORT = {0: 5e-4, 1: 1e-4, 4: 1e-5, 8: 0.0}
 def test_a_low_rank_that_does() -> None:
     [finding] = judged_low_rank(FAR, FOUR, ONE, FOUR)
     assert (finding.kind, finding.severity) == ("low_rank_update_suffices", "info")
-    assert finding.title == "Updates of rank 4 would have done in steps 200 to 400"
+    assert finding.title == "Rank-4 updates would have sufficed in steps 200 to 400"
     for part in ("3 measurements, steps 200 to 400", "cut to rank 4", "1.0e-04 to 6.0e-04 nats", "bound of 0.001",
-                 "it was 0.3 to 0.4", "holds 40 % of the energy"):  # fmt: skip
+                 "it was 0.3 to 0.4", "In single measurements rank 1 did", "holds 40 % of the energy"):  # fmt: skip
         assert part in finding.detail
     assert "updates over 50 steps, not about the whole training" in finding.advice
     assert "LoRA of rank 4" in finding.advice
@@ -131,20 +131,20 @@ def test_a_low_rank_that_does() -> None:
 
 def test_the_smallest_rank_that_holds_for_long_enough() -> None:
     [finding] = judged_low_rank(FOUR, FOUR, ONE, ONE, ONE)
-    assert "rank 1 " in finding.title
+    assert "Rank-1 " in finding.title
     assert finding.evidence.first_step == 300
 
 
 def test_a_rank_above_the_recommended_one_must_be_near_enough_itself() -> None:
     uneven = {0: 0.3, 1: 2e-4, 4: 0.02, 8: 1e-5}
     [finding] = judged_low_rank(FOUR, uneven, FOUR)
-    assert "rank 8 " in finding.title
+    assert "Rank-8 " in finding.title
 
 
 def test_no_rank_does() -> None:
     [finding] = judged_low_rank(FAR, {0: 0.02, 1: 0.02, 4: 0.01, 8: 0.007}, FAR)
     assert (finding.kind, finding.severity) == ("update_not_low_rank", "info")
-    assert finding.title == "No update of rank 8 or below would have done"
+    assert finding.title == "No update of rank 8 or below would have sufficed"
     assert "nearest was 0.007 at rank 8, step 200, where without any update of the matrices it was 0.02" in (
         finding.detail
     )

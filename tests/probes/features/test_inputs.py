@@ -296,3 +296,40 @@ def test_what_was_seen_survives_a_resume(tmp_path: Any) -> None:
         step(x[8:10])
     assert values(w.run, "Inputs", "duplicate_share") == [0, 0, 0.5, 0]
     assert values(w.run, "Inputs", "holdout_seen") == [0.8, 0.8, 0.8, 1.0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_how_outputs_differ_from_example_to_example(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 6)).to(dtype)
+    x = torch.randn(20, 5).to(dtype)
+    run, y = watched(model, x), array(model(x))
+    centred = y - y.mean(0)
+    unit = y / np.linalg.norm(y, axis=1, keepdims=True)
+    cosines = [unit[i] @ unit[j] for i in range(20) for j in range(20) if i != j]
+    values_of = np.linalg.eigvalsh(np.cov(y.T, bias=True))
+    softmax = np.exp(y) / np.exp(y).sum(1, keepdims=True)
+    near = pytest.approx
+    assert of(run, "output_spread") == near(np.sqrt((centred**2).mean()), rel=1e-9)
+    assert of(run, "output_cosine") == near(np.mean(cosines), rel=1e-9)
+    assert of(run, "output_rank") == near(values_of.sum() ** 2 / (values_of**2).sum(), rel=1e-9)
+    assert of(run, "output_confidence") == near(softmax.max(1).mean(), rel=1e-9)
+    assert of(run, "output_width") == 6
+
+
+def test_outputs_that_cannot_be_compared() -> None:
+    run = watched(nn.Linear(3, 4), torch.randn(1, 3))
+    assert status(run, "output_spread") == "no output of several examples was seen"
+    images = watched(nn.Conv2d(1, 2, 3, padding=1), torch.randn(6, 1, 4, 4))
+    assert of(images, "output_width") == 32
+    assert status(images, "output_confidence").startswith("the output of an example is not a short list")
+    dead = nn.Linear(3, 4)
+    nn.init.zeros_(dead.weight), nn.init.zeros_(dead.bias)
+    assert status(watched(dead, torch.randn(5, 3)), "output_cosine").startswith("an output is 0")
+
+
+def test_of_many_outputs_some_are_looked_at() -> None:
+    torch.manual_seed(0)
+    many = watched(nn.Linear(3, 400), torch.randn(1000, 3))
+    assert of(many, "output_width") == 400
+    assert 0 < of(many, "output_spread") < 3

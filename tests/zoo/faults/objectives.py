@@ -138,7 +138,11 @@ def summed_regression(watch: Watch, seed: int) -> Check:
     return worse_than(last(losses) / 50, 0.9)
 
 
-@fault("targets broadcast against outputs, regression", {"labels_unrelated", "majority_guess"}, since=None)
+@fault(
+    "targets broadcast against outputs, regression",
+    {"labels_unrelated", "majority_guess", "targets_broadcast"},
+    since=None,
+)
 def broadcast(watch: Watch, seed: int) -> Check:
     """Outputs of shape (B, 1), targets of shape (B,): every output is held against every target."""
     data, model = teacher(seed=seed), mlp(16, 48, 1)

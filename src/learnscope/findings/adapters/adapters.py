@@ -168,7 +168,7 @@ def _tried_lower(adapter: AdapterTables, tried: TriedRanks, cuts: Cuts) -> Findi
     return Finding(
         kind="adapter_rank_large",
         severity="info",
-        title=f"{percent(tried.parameters)} of the adapters' parameters would do"
+        title=f"{percent(tried.parameters)} of the adapters' parameters would suffice"
         + (f", all adapters together, with lower ranks{adapter.title_ending}" if adapter.several else ""),
         detail=f"With {usual} in place of r = {' and '.join(map(str, now))}, the model's outputs on "
         f"{count(tried.examples, 'held-out example')} lose {percent(tried.lost)} of what the adapters do to them (mean "

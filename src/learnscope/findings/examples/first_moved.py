@@ -11,6 +11,8 @@ from learnscope.quantities import Quantity
 from learnscope.quantities.examples import GroupAccuracy
 from learnscope.quantities.features import FeatureEvolution
 from learnscope.quantities.updates import ParameterChange
+from learnscope.reading.course.events import rise, spikes
+from learnscope.reading.course.loss_course import loss_course
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.gather import Floats, Grid, grid
 from learnscope.reading.group_curves import GroupCurves, group_curves
@@ -41,7 +43,8 @@ def _layers(reader: RunReader, cuts: Cuts) -> list[Finding]:
         (updates, by_updates(grid(reader, updates)), "of its weights (the sum of ‖Δ‖/‖W‖)"),
     ]
     clear = [way for way in ways if way[1].tells(cuts)]
-    if not clear:
+    # which weights moved first is measured in every run, and says something only of one in which something went wrong
+    if not clear or (not len(ways[0][1].steps) and not _happened(reader)):
         return []
     first, order, _ = clear[0]
     detail = [f"Half of the way {way} was made by {by.sentence('layer', cuts.names_listed)}." for _, by, way in clear]
@@ -63,6 +66,14 @@ def _layers(reader: RunReader, cuts: Cuts) -> list[Finding]:
             scopes=[scope for _, scopes in order.ranks for scope in scopes],
         )
     ]
+
+
+def _happened(reader: RunReader) -> bool:
+    """Whether the loss did not simply fall: it rose, jumped, or stayed where it was."""
+    course = loss_course(reader)
+    if course is None:  # nobody knows
+        return True
+    return course.broken > 0 or not course.improved or rise(course) is not None or bool(spikes(course))
 
 
 def by_features(cka: Grid, cuts: Cuts) -> Order:

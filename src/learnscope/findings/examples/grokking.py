@@ -1,4 +1,4 @@
-"""Grokking: training data known by heart long before test data are understood."""
+"""Grokking: training data are memorised long before the model generalises."""
 
 from __future__ import annotations
 
@@ -138,8 +138,7 @@ def _finding(pair: Accuracies, when: Grokked, cuts: Cuts) -> Finding:
     return Finding(
         kind="grokking",
         severity="info",
-        title=f"Grokking: training data known by heart from step {when.memorised:,}, understood from step "
-        f"{when.generalised:,}",
+        title=f"Grokking: memorised from step {when.memorised:,}, generalised from step {when.generalised:,}",
         detail=f"Training accuracy ({pair.origin}) was at least {percent(cuts.memorised_accuracy)} for {lasting} from "
         f"step {when.memorised:,} on, when test accuracy was {percent(when.at_memorised)}. That stayed on a plateau "
         f"until step {when.plateau_end:,}, and was at least {percent(cuts.generalised_accuracy)} for {lasting} from "

@@ -20,7 +20,7 @@ class LabelLosses:
     """Sums over evaluations of the same labelled positions in the same order.
 
     The score of a label is the mean over the evaluations of −ln p(label), or whatever the task's loss is: what stays
-    hard for long is suspicious, and a label that is known by heart at last adds almost nothing, so that the evaluations
+    hard for long is suspicious, and a label that is memorised at last adds almost nothing, so that the evaluations
     before it was memorised count most (the mean loss over training ranks the noisy examples of O2U-Net, Huang et al.,
     ICCV 2019; AUM, arXiv 2001.10528, does the same with margins, which go on growing). Suggested is the class other
     than the label that has the largest sum of these losses over the evaluations that predicted it, -1 if none did.

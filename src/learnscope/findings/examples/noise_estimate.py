@@ -1,10 +1,4 @@
-"""How many labels are wrong, from what the ledger knows of every example, and which they are likely to be.
-
-EL2N is ‖p − y‖, p the probabilities that the model gave and y its label as 0 and 1 (arXiv 2107.07075). Above 1 the
-model put its confidence in another class, and on average over all presentations it did so before it learned the label
-by heart. Sound but hard examples reach that too: their number falls off from interval to interval of EL2N, and what
-lies above 1 beyond that course are labels that the other examples speak against.
-"""
+"""How many labels are wrong, from what the ledger knows of every example, and which they are likely to be."""
 
 from __future__ import annotations
 
@@ -16,6 +10,7 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from learnscope.findings import analysis
+from learnscope.findings.examples.noise_mixture import HIGHEST, Mixture, fit
 from learnscope.ledger.ledger import ledger_of
 from learnscope.quantities.examples import ExampleLedger
 from learnscope.reading.cuts import Cuts
@@ -31,64 +26,90 @@ LEARNED = 0.7
 """Median EL2N above which the model has not learned enough to speak against a label."""
 AGAINST = 1.0
 """EL2N above which a model is confident in another class than the label."""
-EDGES = np.array([0.4, 0.5, 0.6, 0.7, 0.8, 0.9])
-"""Between which the number of hard examples falls off; it is followed on to 1.4, the largest EL2N."""
-SURE = 4.0
-"""Standard deviations of the number expected above 1, by which more must be there."""
+LIKELY = 0.5
+"""Probability of a wrong label from which an example is listed."""
+INFLATE, MARGIN = 3.0, 0.05
+"""What likelihoods are divided by, and by how much of itself each end of the interval is moved out, since real examples
+have no exact shape. Chosen so that 125 of 126 intervals held the true number; how many did on other data is in
+docs/diagnosis.md."""
+GAIN, EACH = 30.0, 0.5
+"""Twice the log-likelihood that wrong labels must add, in all and for each of them. Without a wrong label, hard
+examples add up to 61, and up to 0.4 for each where they add more than 30 and lie where wrong labels would."""
+LARGE_GAIN, EACH_OF_MANY = 60.0, 0.2
+"""The same where they add much: of many wrong labels, most are told from hard examples less well."""
+MANY, LEAST_PART = 1000, 0.4
+"""Examples below which less is enough, in proportion, down to this part: what hard examples add grows with them."""
+BELOW_MIRROR = 0.16
+"""The model is as sure against a wrong label as it is of a sound one: these have √2 minus the EL2N of sound ones, and
+no more than this below. A model that is too small for its data is against labels too, and is less sure."""
 
 
 @dataclass(frozen=True)
 class NoiseEstimate:
     """How many labels are likely to be wrong, and the examples that speak for it."""
 
-    suspects: NDArray[np.bool_]
-    """EL2N above 1."""
+    probability: NDArray[np.float64]
+    """That its label is wrong, of every example."""
     number: float
     low: float
     high: float
-    expected: float
-    """Examples above 1 that the course of the hard ones leads to."""
+    """Of a 95 % interval."""
+
+    @property
+    def suspects(self) -> NDArray[np.bool_]:
+        return self.probability > LIKELY
 
     @property
     def precision(self) -> float:
         """The share of the suspects whose label is likely to be wrong."""
-        return min(self.number / max(int(self.suspects.sum()), 1), 1.0)
+        return float(self.probability[self.suspects].mean()) if self.suspects.any() else 0.0
 
 
 def estimate_noise(el2n: ArrayLike, least: float = 0.01) -> NoiseEstimate | None:
-    """An estimate with a range; None if there is no sign of wrong labels, or too little is known.
+    """An estimate with an interval; None if there is no sign of wrong labels, or too little is known.
 
-    The numbers of examples in [0.4, 0.5), … [0.8, 0.9) give the factor from one interval to the next, and that the
-    number `expected` above 1. Wrong labels are between what lies above 1 beyond that, and all above 0.8. The estimate
-    takes half of what is expected off, since hard examples fall off faster the higher EL2N is. None also if what is
-    beyond is less than 4 standard deviations, or than the share `least` of all.
+    The interval is of all bumps that fit almost as well (`noise_mixture`), and of chance: how many labels turn out
+    wrong at a given rate. None also below the share `least` of all.
     """
     values = np.asarray(el2n, np.float64)
-    values = values[np.isfinite(values)]
-    if len(values) < FEWEST or float(np.median(values)) > LEARNED:
+    known = values[np.isfinite(values)]
+    if len(known) < FEWEST or float(np.median(known)) > LEARNED:
         return None
-    steps = np.histogram(values, EDGES)[0].astype(np.float64) + 0.5  # half a count, since it may be none
-    factor = min((steps[-1] / steps[0]) ** (1 / (len(steps) - 1)), 1.0)
-    expected = float(steps[-1] * sum(factor**power for power in range(2, 7)))
-    suspects = np.asarray(el2n, np.float64) > AGAINST
-    above = int(suspects.sum())
-    beyond = above - expected
-    if beyond < SURE * math.sqrt(expected + 1) or beyond < least * len(values):
+    found = fit(known, INFLATE)
+    if found is None or found.low <= 0 or found.number < least * len(known) or not _told_apart(found, known):
         return None
-    low = max(beyond - 2 * math.sqrt(above), 1.0)
-    high = float((values > EDGES[-2]).sum()) + 2 * math.sqrt(above)
-    return NoiseEstimate(suspects, above - expected / 2, low, high, expected)
+    low = max((1 - MARGIN) * found.low - 2 * math.sqrt(found.low), 1.0)
+    high = min((1 + MARGIN) * found.high + 2 * math.sqrt(found.high), float(len(known)))
+    return NoiseEstimate(np.nan_to_num(found.probability(values)), found.number, low, high)
+
+
+def _told_apart(found: Mixture, values: NDArray[np.float64]) -> bool:
+    """Whether the bump is there, and where wrong labels would be."""
+    part = min(max(len(values) / MANY, LEAST_PART), 1.0)
+    surely = found.gain >= part * GAIN and found.gain >= EACH * found.number
+    if not surely and not (found.gain >= part * LARGE_GAIN and found.gain >= EACH_OF_MANY * found.number):
+        return False
+    suspects = found.probability(values) > LIKELY
+    if not suspects.any() or suspects.all():
+        return False
+    return bool(HIGHEST - np.median(values[suspects]) <= np.median(values[~suspects]) + BELOW_MIRROR)
 
 
 def suspicious(frame: pd.DataFrame) -> pd.DataFrame:
-    """The examples whose label the model doubted most, with the share of wrong ones expected among them."""
+    """The examples whose label the model doubted most, with the class that it held for right instead."""
     ranked = frame.sort_values("el2n_mean", ascending=False, kind="stable")
     found = estimate_noise(ranked["el2n_mean"].to_numpy(np.float64))
-    columns = [name for name in ("id", "target", "el2n_mean", "aum", "confidence", "presentations") if name in ranked]
-    chosen = ranked.loc[ranked["el2n_mean"] > AGAINST, columns].reset_index(drop=True)
-    chosen.attrs = {} if found is None else {
-        "number": found.number, "low": found.low, "high": found.high, "precision": found.precision
-    }  # fmt: skip
+    if "other_class" in ranked:
+        ranked = ranked.rename(columns={"other_class": "suggested", "other_votes": "votes"})
+    names = ("id", "target", "suggested", "votes", "el2n_mean", "aum", "confidence", "presentations")
+    columns = [name for name in names if name in ranked]
+    if found is None:
+        chosen = ranked.loc[ranked["el2n_mean"] > AGAINST, columns].reset_index(drop=True)
+        chosen.attrs = {}
+        return chosen
+    chosen = ranked.loc[found.suspects, columns].reset_index(drop=True)
+    chosen["probability"] = found.probability[found.suspects]
+    chosen.attrs = {"number": found.number, "low": found.low, "high": found.high, "precision": found.precision}
     return chosen
 
 
@@ -105,24 +126,22 @@ def label_noise(reader: RunReader, cuts: Cuts) -> list[Finding]:
 
 
 def _finding(frame: pd.DataFrame, found: NoiseEstimate, cuts: Cuts) -> Finding:
-    n, above = len(frame), int(found.suspects.sum())
-    worst = frame.sort_values("el2n_mean", ascending=False, kind="stable")["id"].head(cuts.names_listed)
-    by_class = frame.loc[found.suspects, "target"].value_counts(normalize=True)
-    most = by_class.index[0]
-    where = f" Of these, {percent(float(by_class.iloc[0]))} have the label {most}." if by_class.iloc[0] > 0.3 else ""
+    n, suspects = len(frame), frame[found.suspects]
+    worst = suspects.sort_values("el2n_mean", ascending=False, kind="stable").head(cuts.names_listed)
     return Finding(
         kind="label_noise",
         severity="warning",
-        title=f"About {num(found.number)} of {n:,} labels are likely to be wrong ({percent(found.number / n)})",
-        detail=f"For {count(above, 'example')} the model was confident in another class than the label, on average "
-        "over "
-        f"{num(float(frame['presentations'].median()))} presentations (mean EL2N above 1); the course of the hard "
-        f"examples leads to at most {num(found.expected)} of them. Between {num(found.low)} and {num(found.high)} "
-        "labels "
-        f"are wrong by this. The most doubtful are "
-        f"{listed([str(example) for example in worst], cuts.names_listed)}.{where}",
-        advice=f"Look at run.suspicious_labels(), the most doubtful first: of the {above:,}, about "
-        f"{percent(found.precision)} should be wrong. Correct or leave them out; training longer learns them by heart.",
+        title=f"About {num(found.number)} of {n:,} labels are likely to be wrong ({percent(found.number / n)}; "
+        f"{num(found.low)} to {num(found.high)})",
+        detail=f"Of {count(len(suspects), 'example')} the model was confident in another class than the label, on "
+        f"average over {num(float(frame['presentations'].median()))} presentations: their mean EL2N makes a bump "
+        "beside "
+        f"that of the hard examples. By its size {num(found.number)} labels are wrong (95 % interval "
+        f"{num(found.low)} to {num(found.high)}). The most doubtful are "
+        f"{listed(_told(worst), cuts.names_listed)}.{_from_to(suspects)}",
+        advice=f"Look at run.suspicious_labels(), the most doubtful first, with the class that each seems to have: of "
+        f"the {len(suspects):,}, about {percent(found.precision)} should be wrong. Correct or leave them out; training "
+        "longer memorises them.",
         evidence=Evidence(
             probe=ExampleLedger.probe, name="el2n_mean", n=n, value=found.number / n,
             interval=(found.low / n, min(found.high / n, 1.0)),
@@ -132,3 +151,30 @@ def _finding(frame: pd.DataFrame, found: NoiseEstimate, cuts: Cuts) -> Finding:
         alternatives=["Classes that overlap, or a group of examples unlike the rest: look whether the doubtful ones "
                       "belong together."],
     )  # fmt: skip
+
+
+def _told(worst: pd.DataFrame) -> list[str]:
+    """`17 (label 3, looks like 8)`, of each."""
+    others = worst["other_class"] if "other_class" in worst else worst["target"].where(worst["target"].isna())
+    likes = ["" if none else f", looks like {other}" for other, none in zip(others, others.isna(), strict=True)]
+    rows = zip(worst["id"], worst["target"], likes, strict=True)
+    return [f"{example} (label {label}{like})" for example, label, like in rows]
+
+
+def _from_to(suspects: pd.DataFrame) -> str:
+    """A sentence if many of the suspects have the same label and look like the same class."""
+    if "other_class" not in suspects or not suspects["other_class"].notna().any():
+        by_class = suspects["target"].value_counts(normalize=True)
+        most = float(by_class.iloc[0]) if len(by_class) else 0.0
+        return f" Of these, {percent(most)} have the label {by_class.index[0]}." if most > 0.3 else ""
+    one_way = suspects.groupby("target", observed=True)["other_class"].agg(_share_of_largest)
+    sizes = suspects.groupby("target", observed=True).size()
+    mean = float((one_way * sizes).sum() / sizes.sum())
+    if mean < 0.6 or suspects["other_class"].nunique() < 3:
+        return ""
+    return f" {percent(mean)} of those of a label look like one and the same class: labels were not moved at random."
+
+
+def _share_of_largest(classes: pd.Series[int]) -> float:
+    shares = classes.value_counts(normalize=True)
+    return float(shares.iloc[0]) if len(shares) else 0.0

@@ -21,14 +21,25 @@ from learnscope.store.reader import RunReader
 def diverging(reader: RunReader, cuts: Cuts) -> list[Finding]:
     course = loss_course(reader)
     found = None if course is None else rise(course)
-    if course is None or found is None or found.lost < cuts.lost_share or not_meant_to_fall(reader, course, found):
+    if (
+        course is None
+        or found is None
+        or found.lost < cuts.lost_share
+        or not_meant_to_fall(reader, course, found, cuts)
+    ):
         return []
     return [_diverging(course, found)]
 
 
-def not_meant_to_fall(reader: RunReader, course: Course, found: Rise) -> bool:
+def not_meant_to_fall(reader: RunReader, course: Course, found: Rise, cuts: Cuts) -> bool:
     """Losses of players against each other, and those around zero, as of a policy, may rise in a sound training."""
-    if len(optimizers_of(reader)) > 1 or last_of(reader, Objective.majority_share) == 1:
+    if len(optimizers_of(reader)) > 1:
+        # it may be that the other player wins, but not by any number
+        size = max(abs(course.start.value), abs(course.peak_before(found.since)), 10 * course.noise)
+        return found.end.value < cuts.blown_up * size or bool((course.values < 0).any())
+    if last_of(reader, Objective.majority_share) == 1:
+        return True
+    if 0.05 < float((course.values < 0).mean()) < 0.95:  # the loss of a policy lies around zero and has no usual size
         return True
     crosses = min(course.best.value, course.start.value) < 0 < max(found.end.value, course.start.value)
     return crosses and not 3 < found.lost < math.inf
@@ -92,7 +103,7 @@ def plateau(reader: RunReader, cuts: Cuts) -> list[Finding]:
             f"of {num(course.noise)} ({count(len(course), 'loss', 'losses')}).{why}{_against_chance(reader)}",
             advice="If it is not yet what is wanted: try another learning rate from here, and look whether the "
             "model or "
-            "the data set the limit (a small sample that it should be able to learn by heart tells).",
+            "the data set the limit (a small sample that it should be able to memorise tells).",
             evidence=evidence_over((since, end.last), course.probe, course.name, len(course), end.value),
             since=since,
         )

@@ -8,12 +8,14 @@ from learnscope.findings import analysis, findings_of
 from learnscope.findings.evidence import evidence_over
 from learnscope.findings.gradients.absent import absent
 from learnscope.findings.gradients.vanishing import vanishing
+from learnscope.findings.outputs.penalty import penalty_of
+from learnscope.findings.outputs.posterior import rebuilds_inputs
 from learnscope.findings.ruled_out import gradients_arrive, rate_is_right, said, steps_reach
 from learnscope.quantities.features import Inputs
 from learnscope.quantities.outputs import Loss, Objective
 from learnscope.reading.course.chance import Guessing, guessing, last_of
 from learnscope.reading.course.loss_course import Course, loss_course
-from learnscope.reading.course.movement import moves_of, optimizers_of
+from learnscope.reading.course.movement import moves_of, optimizers_of, reach_of
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.gather import Series, series
 from learnscope.reading.words import between, count, num, percent
@@ -29,15 +31,17 @@ ONE_CLASS = 0.98
 LARGE_CLASS = 0.6
 """Share of the largest class from which guessing it looks like learning."""
 NOT_THE_DATA = (
-    "A model that does not get its inputs, or is too small for the task: train it on ten examples alone. If it learns "
-    "these by heart, the targets do not belong to their inputs; if not, it is the model."
+    "A model that does not get its inputs, or is too small for the task: train it on ten examples alone. If it can "
+    "memorise these, the targets do not belong to their inputs; if not, it is the model."
 )
 CONSTANT = 0.1
 """Standard deviation of outputs, in units of the targets', below which all are the same."""
 
 
 @analysis(
-    place=80, check="better than guessing", needs=[Loss.loss, (Objective.target_entropy, Objective.constant_loss)]
+    place=80,
+    check="better than guessing",
+    needs=[Loss.loss, (Objective.target_entropy, Objective.constant_loss, Inputs.output_confidence)],
 )
 def not_learning(reader: RunReader, cuts: Cuts) -> list[Finding]:  # noqa: ARG001  (what is chance needs no cut)
     found, course = guessing(reader), loss_course(reader)
@@ -50,7 +54,7 @@ def not_learning(reader: RunReader, cuts: Cuts) -> list[Finding]:  # noqa: ARG00
             title=f"The model does no better on its training batches than {found.chance.what}",
             detail=_sentence(found),
             advice="Look for a cause among the other findings. If there is none: train on ten examples alone; a model "
-            "that cannot learn these by heart is wired wrongly, and one that can has data it cannot learn from.",
+            "that cannot memorise these is wired wrongly, and one that can has data it cannot learn from.",
             evidence=_evidence(found, course),
             since=int(course.steps[0]),
         )
@@ -135,7 +139,11 @@ def late(found: Series, cuts: Cuts) -> float | None:
     return float(values[-n:].mean()) if n >= cuts.measurements else None
 
 
-@analysis(place=82, check="inputs say something about targets", needs=[Objective.objective_mean, Loss.loss])
+@analysis(
+    place=82,
+    check="inputs say something about targets",
+    needs=[(Objective.objective_mean, Inputs.output_confidence), Loss.loss],
+)
 def labels_unrelated(reader: RunReader, cuts: Cuts) -> list[Finding]:
     """Steps that could have lowered the loss, and a loss that stays where a constant guess is."""
     found, course = guessing(reader), loss_course(reader)
@@ -147,6 +155,8 @@ def labels_unrelated(reader: RunReader, cuts: Cuts) -> list[Finding]:
     assert moves is not None  # steps could not have been judged
     lost = [finding for other in (vanishing, absent, majority_guess) for finding in findings_of(other, reader, cuts)]
     if float(np.median(moves.per_step)) >= cuts.large_step or any(finding.severity != "info" for finding in lost):
+        return []
+    if _overshoots(reader, course, cuts) or penalty_of(reader, cuts) is not None or rebuilds_inputs(reader):
         return []
     empty = _empty(reader)
     what = "outputs" if found.chance.numbers else "predictions"
@@ -169,6 +179,15 @@ def labels_unrelated(reader: RunReader, cuts: Cuts) -> list[Finding]:
             since=int(course.steps[0]),
         )
     ]  # fmt: skip
+
+
+def _overshoots(reader: RunReader, course: Course, cuts: Cuts) -> bool:
+    """Whether a step went past where the gradient still holds: what is then at chance may have been broken by it."""
+    reach = reach_of(reader)
+    if reach is None:
+        return False
+    losses = np.interp(reach.steps, course.steps, np.maximum(np.abs(course.values), 1e-300))
+    return bool((reach.change / losses >= cuts.overshoot).any())
 
 
 def _empty(reader: RunReader) -> str:

@@ -8,39 +8,22 @@ import numpy as np
 
 from learnscope.findings import analysis
 from learnscope.findings.evidence import evidence_over
-from learnscope.findings.outputs.overfitting import stale_norms
+from learnscope.findings.outputs.worse_on_holdout import WORSE_ON_HOLDOUT, gap
 from learnscope.quantities import Quantity
 from learnscope.quantities.features import Inputs
 from learnscope.quantities.outputs import Holdout
 from learnscope.reading.course.chance import guessing
-from learnscope.reading.course.loss_course import loss_course
+from learnscope.reading.course.loss_course import Course, loss_course
 from learnscope.reading.cuts import Cuts
-from learnscope.reading.gather import Grid, Series, grid, series
+from learnscope.reading.gather import Series, series
 from learnscope.reading.held_out import held_out_loss
-from learnscope.reading.words import between, count, listed, num, percent
+from learnscope.reading.words import count, num, percent
 from learnscope.record import Evidence, Finding, Severity
 from learnscope.store.reader import RunReader
-
-OTHER_SCALE = 3.0
-"""Ratio of the standard deviations of the inputs from which holdout and training are of different scales."""
-OTHER_LEVEL = 1.0
-"""Distance of their means, in standard deviations, from which the same is said."""
-WORSE = 1.5
-"""Holdout loss over training loss from which a holdout is bad."""
-WORSE_ON_HOLDOUT = ("overfitting", "worsening", "not_generalising", "shortcut", "memorised", "holdout_differs")
 
 
 def _evidence(found: Series, quantity: Quantity, value: float) -> Evidence:
     return evidence_over((int(found.steps[0]), int(found.steps[-1])), found.probe, quantity, len(found), value)
-
-
-def gap(reader: RunReader) -> float | None:
-    """The last holdout loss over the training loss at the end; None if they cannot be compared."""
-    held, course = held_out_loss(reader), loss_course(reader)
-    values = held.series.finite.values
-    if held.stand_in is not None or not len(values) or course is None or course.end.value <= 0:
-        return None
-    return float(values[-1]) / course.end.value
 
 
 @analysis(place=25, check="training examples in the holdout", needs=[Inputs.holdout_overlap])
@@ -69,7 +52,7 @@ def overlap(reader: RunReader, cuts: Cuts) -> list[Finding]:
 
 
 @analysis(place=26, check="holdout like the training data", needs=[(Inputs.input_std, Inputs.token_max)])
-def holdout_differs(reader: RunReader, cuts: Cuts) -> list[Finding]:  # noqa: ARG001  (cuts are here, with reasons)
+def holdout_differs(reader: RunReader, cuts: Cuts) -> list[Finding]:
     ours, theirs = (
         {q.name: _median(series(reader, q, data=data)) for q in (Inputs.input_mean, Inputs.input_std)}
         for data in ("train", "holdout")
@@ -77,12 +60,16 @@ def holdout_differs(reader: RunReader, cuts: Cuts) -> list[Finding]:  # noqa: AR
     width, other = ours[Inputs.input_std.name], theirs[Inputs.input_std.name]
     level, mean = ours[Inputs.input_mean.name], theirs[Inputs.input_mean.name]
     if not width or other is None or level is None or mean is None:
-        return _other_labels(reader)
+        return _other_labels(reader) or _not_followed(reader, cuts)
     ratio, shift = other / width, abs(mean - level) / max(width, 1e-300)
-    if 1 / OTHER_SCALE < ratio < OTHER_SCALE and shift < OTHER_LEVEL:
-        return _other_labels(reader)
+    if 1 / cuts.other_scale < ratio < cuts.other_scale and shift < cuts.other_level:
+        return _other_labels(reader) or _not_followed(reader, cuts)
     found, times = series(reader, Inputs.input_std, data="train").finite, gap(reader)
-    worse = f" The holdout loss is {num(times)} times the training loss." if times is not None and times > WORSE else ""
+    worse = (
+        f" The holdout loss is {num(times)} times the training loss."
+        if times is not None and times > cuts.worse_holdout
+        else ""
+    )
     return [
         Finding(
             kind="holdout_differs",
@@ -142,66 +129,91 @@ def _other_labels(reader: RunReader) -> list[Finding]:
     ]  # fmt: skip
 
 
-@analysis(place=27, check="running statistics of batch norms", needs=[Inputs.norm_drift, Holdout.holdout_loss])
-def stale(reader: RunReader, cuts: Cuts) -> list[Finding]:
-    layers, times = stale_norms(reader, cuts), gap(reader)
-    if not layers:
+def _not_followed(reader: RunReader, cuts: Cuts) -> list[Finding]:
+    """A holdout loss that hardly moves while the training loss falls: what is evaluated is not what is trained."""
+    held, course = held_out_loss(reader), loss_course(reader)
+    losses = held.series.finite
+    if course is None or held.stand_in is not None or len(losses) < cuts.holdout_measurements or not course.improved:
         return []
-    drift = grid(reader, Inputs.norm_drift)
-    worst = float(np.nanmax(drift.values[-1]))
-    severity: Severity = "warning" if times is not None and times > WORSE else "info"
-    beside = f" The holdout loss is {num(times)} times the training loss." if times is not None else ""
-    steps = int(drift.steps[0]), int(drift.steps[-1])
+    first, spread = float(losses.values[0]), float(losses.values.max() - losses.values.min())
+    if first <= 0 or first < course.start.value / 2:  # it was learned before the run began
+        return []
+    if spread > cuts.holdout_still * first or course.end.value > cuts.plateau_share * course.start.value:
+        return _never_better(course, losses, cuts)
     return [
         Finding(
-            kind="stale_batch_norm",
-            severity=severity,
-            title=f"Running statistics of batch norm do not fit the batches: {listed(layers, cuts.names_listed)}",
-            detail=f"In eval mode these layers normalise by a running mean that is up to {num(worst)} standard "
-            "deviations "
-            f"from that of the training batches, or by another variance ({count(len(drift.steps), 'measurement')}, "
-            f"{between(*steps)}).{beside}",
-            advice="Look at the layers' momentum (0 never updates, 0.1 is usual), at layers in eval mode while "
-            "training, "
-            "and at running statistics that were not loaded; or renew them over the training data before evaluating.",
-            evidence=evidence_over(steps, drift.probe, Inputs.norm_drift, len(drift.steps), worst),
-            scopes=layers,
+            kind="holdout_differs",
+            severity="warning",
+            title=f"What is evaluated does not follow the training: a holdout loss of {num(first)} throughout",
+            detail=f"It changed by {percent(spread / first)} in {count(len(losses), 'measurement')}, while the "
+            f"training loss went from {num(course.start.value)} to {num(course.end.value)}. A model that learns by "
+            "heart gets worse on the holdout, and one that learns gets better: the one that is evaluated does neither.",
+            advice="Look at which weights are evaluated: an average of the weights with a decay that is too slow for "
+            "the length of the run, a copy, a checkpoint, or parts that are switched in eval mode.",
+            evidence=_evidence(losses, Holdout.holdout_loss, float(losses.values[-1])),
             cause=True,
-            explains=WORSE_ON_HOLDOUT,
-            ruled_out=["Overfitting: another model is evaluated than the one that is trained."],
-            since=_since(drift, cuts),
+            explains=WORSE_ON_HOLDOUT[:-1],
+            since=int(losses.steps[1]),
         )
-    ]  # fmt: skip
+    ]
 
 
-def _since(drift: Grid, cuts: Cuts) -> int:
-    """The first measurement from which on a running mean was stale."""
-    steps = drift.steps
-    fine = np.flatnonzero(~(np.nan_to_num(drift.values) > cuts.stale_mean).any(axis=1))
-    place = min(int(fine[-1]) + 1, len(steps) - 1) if len(fine) else 0
-    return int(steps[place])
+def _never_better(course: Course, losses: Series, cuts: Cuts) -> list[Finding]:
+    """A training loss that is almost gone beside a holdout loss that never got better: a symptom, of several causes."""
+    first, best = float(losses.values[0]), float(losses.values.min())
+    rises = float(losses.values[-1]) > (1 + cuts.overfitting_critical) * first  # which is said elsewhere
+    if best < (1 - cuts.holdout_still) * first or course.end.value > cuts.plateau_rest * course.start.value or rises:
+        return []
+    return [
+        Finding(
+            kind="not_generalising",
+            severity="warning",
+            title=f"What is learned does not help on the holdout: {num(float(losses.values[-1]))}, from {num(first)}",
+            detail=f"The holdout loss was {num(best)} at its best in {count(len(losses), 'measurement')} and "
+            f"{num(first)} at first, while the training loss went from {num(course.start.value)} to "
+            f"{num(course.end.value)}.",
+            advice="Look for something in the training inputs that gives the target away and is not there in the "
+            "holdout (a column that is filled in afterwards, an id, a file name), for a holdout that is prepared "
+            "otherwise, and for too few examples.",
+            evidence=_evidence(losses, Holdout.holdout_loss, float(losses.values[-1])),
+            since=int(losses.steps[1]),
+        )
+    ]
+
+
+def _follows(reader: RunReader) -> bool:
+    """Whether most of the holdout was learned as well: a few examples were enough."""
+    values = held_out_loss(reader).series.finite.values
+    return bool(len(values)) and float(values[-1]) <= 0.2 * float(values[0])
 
 
 @analysis(place=28, check="duplicates in the training data", needs=[Inputs.duplicate_share], at_least="measurements")
 def duplicates(reader: RunReader, cuts: Cuts) -> list[Finding]:
-    """A candidate unless the holdout is bad too: few different inputs may be all there are."""
+    """A candidate: what is bad for the holdout is that there are few different examples, however they are drawn.
+
+    Drawing with replacement gives such rows too, and does no harm by itself: it is an alarm only where the holdout got
+    worse.
+    """
     found = series(reader, Inputs.duplicate_share).finite
     if len(found) < cuts.measurements:
         return []
     share, times = float(np.median(found.values)), gap(reader)
     if share < cuts.duplicate_share:
         return []
-    severity: Severity = "warning" if times is not None and times > WORSE else "info"
+    severity: Severity = (
+        "warning" if times is not None and times > cuts.worse_holdout and not _follows(reader) else "info"
+    )
     beside = f" The holdout loss is {num(times)} times the training loss." if times is not None else ""
     return [
         Finding(
             kind="duplicated_data",
             severity=severity,
-            title=f"{percent(share)} of the training rows had been seen before in the same step or epoch",
-            detail=f"By content, bit for bit (median of {count(len(found), 'measurement')}): the data set holds few "
-            f"different examples, many times.{beside}",
-            advice="Remove copies before training: look for files that were joined twice, and for a sampler that draws "
-            "with replacement from a few examples.",
+            title=f"Training sees few different examples: {percent(share)} of the rows had been seen before in the "
+            "same step or epoch",
+            detail=f"By content, bit for bit (median of {count(len(found), 'measurement')}). It is that there are few "
+            f"different ones that makes a model memorise them, not how often each is drawn.{beside}",
+            advice="Look for files that were joined twice or a subset that was left from debugging, and train on more "
+            "different examples. A sampler that draws with replacement is sound by itself.",
             evidence=_evidence(found, Inputs.duplicate_share, share),
             cause=True,
             explains=("overfitting", "worsening", "memorised", "not_generalising", "holdout_overlap"),

@@ -18,12 +18,6 @@ from learnscope.record import Finding, Severity
 from learnscope.store.backend import RunError
 from learnscope.store.reader import RunReader
 
-SURELY = 0.99
-"""Share of the rows from which something holds for all of them."""
-MOST_CLASSES = 100
-"""Classes up to which each is expected to be seen; of a vocabulary many are not."""
-NEAR_A_BOUND = 0.02
-
 
 def steady(found: Series, cuts: Cuts) -> float | None:
     """The median of the measurements; None if these are too few."""
@@ -56,7 +50,7 @@ def finding_of(
 def probabilities(reader: RunReader, cuts: Cuts) -> list[Finding]:
     found = series(reader, Objective.probability_rows).finite
     share = steady(found, cuts)
-    if share is None or share < SURELY:
+    if share is None or share < cuts.surely:
         return _probabilities_as_logs(reader, cuts)
     function = main_function(reader) or "the loss function"
     twice = "sigmoid" if function.startswith("binary") else "softmax"
@@ -76,7 +70,7 @@ def _probabilities_as_logs(reader: RunReader, cuts: Cuts) -> list[Finding]:
     """nll_loss of outputs that are no log-probabilities."""
     found = series(reader, Objective.logprob_rows).finite
     share = steady(found, cuts)
-    if main_function(reader) != "nll_loss" or share is None or share > 1 - SURELY:
+    if main_function(reader) != "nll_loss" or share is None or share > 1 - cuts.surely:
         return []
     value = series(reader, Objective.objective_mean, function="nll_loss").finite.values
     probable = len(value) > 0 and value.max() <= 0 and value.min() >= -1
@@ -120,8 +114,9 @@ def _out_of_reach(reader: RunReader, cuts: Cuts) -> list[Finding]:
     if len(level) < cuts.measurements or target is None or width is None or len(level) != len(spread):
         return []
     end, off = float(level.values[-1]), float(spread.values[-1])
-    bound = next((bound for bound in (0.0, 1.0, -1.0) if abs(end - bound) < NEAR_A_BOUND and off < NEAR_A_BOUND), None)
-    outside = np.abs(level.values).max() <= 1 + NEAR_A_BOUND and abs(target) > 1 and abs(target - end) > width
+    near = cuts.near_a_bound
+    bound = next((bound for bound in (0.0, 1.0, -1.0) if abs(end - bound) < near and off < near), None)
+    outside = np.abs(level.values).max() <= 1 + near and abs(target) > 1 and abs(target - end) > width
     if bound is None or not outside:
         return []
     return [
@@ -162,7 +157,7 @@ def classes(reader: RunReader, cuts: Cuts) -> list[Finding]:
 def _never_seen(reader: RunReader, cuts: Cuts) -> list[Finding]:
     seen, all_classes = series(reader, Objective.classes_seen).finite, last_of(reader, Objective.classes)
     answers = main_function(reader).startswith("binary")  # each output for itself, and some are always no
-    if len(seen) < 2 * cuts.measurements or not all_classes or not 2 < all_classes <= MOST_CLASSES or answers:
+    if len(seen) < 2 * cuts.measurements or not all_classes or not 2 < all_classes <= cuts.most_classes or answers:
         return []
     last = float(seen.values[-1])
     if last >= all_classes or float(seen.values[len(seen) // 2]) < last:
@@ -207,7 +202,7 @@ def unreached(reader: RunReader, cuts: Cuts) -> list[Finding]:
     early = found.values[: max(len(found) // 2, 1)]  # later, a gradient may underflow
     share = float(early.min()) if len(early) >= cuts.measurements else 0.0
     judged = guessing(reader)
-    few = judged is not None and judged.chance.classes is not None and judged.chance.classes > MOST_CLASSES
+    few = judged is not None and judged.chance.classes is not None and judged.chance.classes > cuts.most_classes
     if not share or few:
         return []
     return [

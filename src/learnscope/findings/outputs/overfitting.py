@@ -8,13 +8,13 @@ import numpy as np
 
 from learnscope.findings import analysis
 from learnscope.findings.outputs.paired import Difference, paired_rise, paired_sentence
+from learnscope.findings.outputs.running_statistics import stale_norms
 from learnscope.findings.outputs.stuck import guessing_run
-from learnscope.quantities.features import Inputs
 from learnscope.quantities.outputs import Holdout, Loss
 from learnscope.reading.course.events import Spike, spikes
 from learnscope.reading.course.loss_course import SURE, loss_course, noise_of
 from learnscope.reading.cuts import Cuts
-from learnscope.reading.gather import Floats, Series, grid, labels_of, series
+from learnscope.reading.gather import Floats, Series, labels_of, series
 from learnscope.reading.held_out import HeldOutLoss, held_out_loss
 from learnscope.reading.words import listed, num, percent
 from learnscope.record import Evidence, Finding, Severity
@@ -72,7 +72,7 @@ def _judge(reader: RunReader, label: str, held_out: HeldOutLoss, cuts: Cuts) -> 
     if held_out.stand_in is not None:
         return [_unjudged(label, held_out, at, float(rises[-1]), paired)]
     if stale := stale_norms(reader, cuts):
-        return [_stale(label, losses, at, float(rises[-1]), stale, cuts)]
+        return [_stale(label, losses, at, float(rises[-1]), list(stale), cuts)]
     return [_finding(reader, label, losses, at, float(rises[-1]), paired, _training(reader, best, last), cuts)]
 
 
@@ -86,16 +86,6 @@ def _beyond_noise(values: Floats, at: int) -> bool:
     after = values[at:]
     tail = float(np.median(after[-max(2, len(after) // 3) :]))
     return len(after) > SHORTEST_RISE and tail - float(after[0]) > (SURE + LUCK) * noise_of(after)
-
-
-def stale_norms(reader: RunReader, cuts: Cuts) -> list[str]:
-    """Batch norm layers whose running statistics were far from those of the batches when last measured."""
-    names: dict[str, None] = {}
-    for quantity, cut in ((Inputs.norm_drift, cuts.stale_mean), (Inputs.norm_scale_drift, cuts.stale_scale)):
-        drift = grid(reader, quantity)
-        if drift:
-            names |= {layer: None for layer, value in zip(drift.scopes, drift.values[-1], strict=True) if value > cut}
-    return list(names)
 
 
 def _stale(label: str, losses: Series, at: int, rise: float, layers: list[str], cuts: Cuts) -> Finding:

@@ -17,16 +17,6 @@ from learnscope.reading.words import between, count, num
 from learnscope.record import Finding, Severity
 from learnscope.store.reader import RunReader
 
-HIGH = 5.0
-"""Times what guessing reaches, from which a first loss says that the start is wrong."""
-WIDE_OUTPUTS = 10.0
-"""Times the size of the targets, from which first outputs are too large, for numbers."""
-WIDE_INPUTS = 10.0
-"""Standard deviation of inputs from which they are not scaled: weights are drawn for inputs of about 1."""
-FAR_INPUTS = 50.0
-"""Largest |input| from which they are not scaled, if it lies far outside of their spread."""
-SUMMED = 4.0
-"""Times the loss of one target, from which the trained loss is a sum."""
 WILD = (
     "exploding", "diverging", "learning_rate_too_high", "nonfinite", "loss_spike", "bad_batch",
     "dead_units", "zero_gradients", "not_learning", "labels_unrelated", "clipped_hard", "plateau", "vanishing",
@@ -36,12 +26,12 @@ WILD = (
 
 
 @analysis(place=17, check="scale of inputs and of the start", needs=[Loss.loss, Objective.objective_mean])
-def scale_of_the_start(reader: RunReader, cuts: Cuts) -> list[Finding]:  # noqa: ARG001  (cuts are here, with reasons)
+def scale_of_the_start(reader: RunReader, cuts: Cuts) -> list[Finding]:
     found = guessing(reader)
-    inputs = _unscaled(reader, found)
+    inputs = _unscaled(reader, found, cuts)
     if inputs is not None:
         return [inputs]
-    times = None if found is None else _start(reader, found)
+    times = None if found is None else _start(reader, found, cuts)
     return [] if found is None or times is None else [_initialisation(reader, found, times)]
 
 
@@ -54,7 +44,7 @@ def learned(found: Guessing | None) -> bool:
     return found.course is not None and found.chance.loss is not None and found.course.end.value < found.chance.loss / 3
 
 
-def _start(reader: RunReader, found: Guessing) -> float | None:
+def _start(reader: RunReader, found: Guessing, cuts: Cuts) -> float | None:
     """How far the first loss (or the first outputs, for numbers) is above what is usual; None if it is usual."""
     if found.chance.numbers:
         spread = series(reader, Objective.output_std).finite.values
@@ -63,9 +53,9 @@ def _start(reader: RunReader, found: Guessing) -> float | None:
             return None
         size = abs(float(level[-1])) + float(width[-1])
         times = float(spread[0]) / size if size else 0.0
-        return times if times >= WIDE_OUTPUTS and _measured_early(reader) else None
+        return times if times >= cuts.wide_outputs and _measured_early(reader) else None
     times = found.starts_high or 0.0
-    return times if times >= HIGH else None
+    return times if times >= cuts.high_start else None
 
 
 def _measured_early(reader: RunReader) -> bool:
@@ -110,12 +100,12 @@ def _inputs_are_usual(reader: RunReader) -> str | None:
     return f"Unscaled inputs: their standard deviation is {num(float(np.median(spread.values)))}."
 
 
-def _unscaled(reader: RunReader, found: Guessing | None) -> Finding | None:
+def _unscaled(reader: RunReader, found: Guessing | None, cuts: Cuts) -> Finding | None:
     spread, far = (series(reader, q, data="train").finite for q in (Inputs.input_std, Inputs.input_max))
     if not len(spread) or not len(far):
         return None
     width, most = float(np.median(spread.values)), float(np.median(far.values))
-    if width < WIDE_INPUTS or most < FAR_INPUTS:
+    if width < cuts.wide_inputs or most < cuts.far_inputs:
         return None
     course = loss_course(reader)
     failed = found is not None and (found.better is False or (found.starts_high or 0) >= 3) and not learned(found)
@@ -145,14 +135,14 @@ def _unscaled(reader: RunReader, found: Guessing | None) -> Finding | None:
 
 
 @analysis(place=18, check="sum where a mean is meant", needs=[Objective.objective_value])
-def summed_loss(reader: RunReader, cuts: Cuts) -> list[Finding]:  # noqa: ARG001  (it is a candidate, whatever its size)
+def summed_loss(reader: RunReader, cuts: Cuts) -> list[Finding]:
     """A candidate: a sum is as good as a mean with another learning rate, and explains steps that are too large."""
     times = logged_over_mean(reader)
     by_function = "sum" in reductions_of(reader)
     returned = series(reader, Objective.objective_value, function=main_function(reader), reduction="sum").finite
     if by_function and len(returned):
         times = _ratio(returned, series(reader, Objective.objective_mean, function=main_function(reader)).finite)
-    if times is None or times < SUMMED:
+    if times is None or times < cuts.summed:
         return []
     found = series(reader, Objective.objective_value).finite
     steps = int(found.steps[0]), int(found.steps[-1])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from learnscope.findings import analysis
-from learnscope.findings.outputs.objective_checks import SURELY, finding_of, steady
+from learnscope.findings.outputs.objective_checks import finding_of, steady
 from learnscope.quantities.outputs import Objective
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.gather import Series, series
@@ -21,7 +21,7 @@ def token_targets(reader: RunReader, cuts: Cuts) -> list[Finding]:
     shares = {shift: steady(found, cuts) or 0.0 for shift, found in equal.items()}
     top = max(shares, key=lambda shift: shares[shift])
     findings = []
-    if shares[top] >= SURELY and shares[1] < 0.9:
+    if shares[top] >= cuts.surely and shares[1] < 0.9:
         findings.append(_copies(equal[0], shares[0]) if top == 0 else _shifted(equal[top], shares[top], top))
     padding = series(reader, Objective.padding_share).finite
     share = steady(padding, cuts)

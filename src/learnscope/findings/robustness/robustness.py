@@ -169,7 +169,7 @@ def tolerance(part: Levels, name: str, levels: Sequence[Level], cuts: Cuts) -> F
         accuracy = strongest.accuracy
         detail += f", accuracy {interval_text(accuracy)}." if accuracy.value is not None else "."
     if len(near) == len(ordered):
-        advice = "The end of what it stands was not reached: stronger noise would show it."
+        advice = "No breaking point in the tested range: stronger noise would show it."
     elif near:
         advice = f"The next level, {at_level(name, ordered[len(near)].level)}, is beyond."
     else:

@@ -88,7 +88,9 @@ def frozen(reader: RunReader, cuts: Cuts) -> list[Finding]:
         explained_layers = layers.holding(explained)
         if rest := {layer: layers.n for layer in layers.layers if layer not in explained_layers}:
             findings.append(not_moving(layers, rest, reader, cuts, changes.more(list(rest))))
-    return [*findings, *([_on_purpose(on_purpose, changes)] if on_purpose else [])]
+    told = [_on_purpose(on_purpose, changes)] if on_purpose else []
+    adapted = any(".base_layer." in name for name in on_purpose)  # PEFT's name for what an adapter is put on
+    return [*findings, *(finding for finding in told if finding.severity != "info" or not adapted)]
 
 
 def _outside(names: list[str], changes: _Changes) -> Finding:

@@ -22,7 +22,7 @@ from learnscope.store.reader import RunReader
 Q = ParameterChange
 UPDATES = (Q.absorbed_share, Q.absorbed_share_low, Q.absorbed_share_high)
 DECAY = (Q.decay_absorbed_share, Q.decay_absorbed_share_low, Q.decay_absorbed_share_high)
-"""The share that rounding took, and both ends of its interval."""
+"""The share that was lost to rounding, and both ends of its interval."""
 FRACTION_BITS = {"bfloat16": 7, "float16": 10}
 """Bits of the fraction of each half-precision dtype: its numbers near 1 are 2^−bits apart."""
 

@@ -10,7 +10,15 @@ from learnscope.findings.ruled_out import gradients_arrive, said
 from learnscope.quantities.outputs import Loss
 from learnscope.quantities.updates import LearningRate, ParameterChange
 from learnscope.reading.course.loss_course import Course, loss_course
-from learnscope.reading.course.movement import Reach, highest_rates, moves_of, rates_of_groups, reach_of
+from learnscope.reading.course.movement import (
+    Reach,
+    adaptive,
+    highest_rates,
+    moves_of,
+    options_of,
+    rates_of_groups,
+    reach_of,
+)
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.gather import Grid, Series
 from learnscope.reading.words import between, count, listed, num, percent
@@ -108,6 +116,8 @@ def rate_too_low(reader: RunReader, cuts: Cuts) -> list[Finding]:
         return []
     if (fell := _fell_away(course, reach, rates, cuts)) is not None:
         return [fell]
+    if (small := _large_epsilon(reader, course, reach, cuts)) is not None:
+        return [small]
     if not course.flat(cuts.little_gain):
         return []
     size = abs(course.start.value)
@@ -118,6 +128,34 @@ def rate_too_low(reader: RunReader, cuts: Cuts) -> list[Finding]:
     if reached > max(course.noise, 1e-3 * size):  # more than noise would be seen
         return []
     return [_too_low(reader, course, rates, reached)]
+
+
+def _large_epsilon(reader: RunReader, course: Course, reach: Reach, cuts: Cuts) -> Finding | None:
+    """Adam with an ε far above the gradient's entries: it divides by ε, and steps are as small as the gradient is."""
+    eps = [float(value) for value in options_of(reader, "eps") if isinstance(value, int | float)]
+    parameters = int((reader.manifest.get("model") or {}).get("parameters") or 0)
+    if not eps or not parameters or not adaptive(reader) or course.gained_share > cuts.slow_gain:
+        return None
+    entry, moves = float(np.median(reach.norm)) / parameters**0.5, moves_of(reader)
+    if entry <= 0 or min(eps) < cuts.large_epsilon * entry or moves is None:
+        return None
+    span = int(moves.steps[0]), int(moves.steps[-1])
+    per_step = float(np.median(moves.per_step))
+    return Finding(
+        kind="learning_rate_too_low",
+        severity="warning",
+        title=f"The optimizer's ε of {num(min(eps))} makes the steps small: weights move by {percent(per_step)} a step",
+        detail=f"An entry of the gradient is {num(entry)} (root mean square, median of "
+        f"{count(len(reach.norm), 'measurement')}), and the step is divided by its size plus ε: it is about "
+        f"{num(min(eps) / entry)} times smaller than with the usual ε of 1e-8. The loss went from "
+        f"{num(course.start.value)} to {num(course.end.value)}.",
+        advice="Set eps=1e-8, the usual one, or raise the learning rate by that factor.",
+        evidence=evidence_over(span, moves.probe, ParameterChange.update_to_weight, len(moves), per_step),
+        cause=True,
+        explains=[kind for kind in STANDSTILL if kind != "learning_rate_too_low"],
+        ruled_out=said(gradients_arrive(reader)),
+        since=int(course.steps[0]),
+    )
 
 
 def _fell_away(course: Course, reach: Reach, rates: Series, cuts: Cuts) -> Finding | None:

@@ -60,6 +60,10 @@ def rate_too_high(reader: RunReader, cuts: Cuts) -> list[Finding]:
     large = None if harm is None else _largest(reader, course, harm)
     if harm is None or large is None or (large.ratio < cuts.large_step and large.overshoot < cuts.overshoot):
         return []
+    if (
+        len(optimizers_of(reader)) > 1 and large.ratio < cuts.large_step
+    ):  # losses of players rise in sound trainings too
+        return []
     if large.overshoot < HARDLY and reach_of(reader) is not None:  # weights that begin at 0 grow by any factor
         return []
     return [_finding(reader, course, harm, large, len(moves))]
@@ -78,7 +82,7 @@ def _harm(reader: RunReader, course: Course, cuts: Cuts) -> Harm | None:
         back = f"and was back at step {jumped.back:,}" if jumped.back else "and never came back to where it began"
         sentence = f"The loss jumped from {num(jumped.first)} to {num(jumped.value)} at step {jumped.step:,} {back}"
         return Harm(sentence, jumped.step, course.end.value > jumped.first - 2 * course.noise)
-    if risen is not None and risen.lost >= cuts.lost_share and len(optimizers_of(reader)) == 1:
+    if risen is not None and risen.lost >= cuts.lost_share:
         sentence = f"The loss rose from {num(risen.best.value)} to {num(risen.end.value)} and stayed up"
         return Harm(sentence, min(risen.since, risen.best.last + EARLY), lasting=True)
     first, lowest = float(course.values[0]), min(level.value for level in course.levels)
@@ -91,6 +95,13 @@ def _harm(reader: RunReader, course: Course, cuts: Cuts) -> Harm | None:
     broken = series(reader, Loss.loss).broken
     if len(broken):
         return Harm(f"The loss is not finite from step {int(broken[0]):,} on", int(broken[0]), lasting=True)
+    top = int(course.values.argmax())
+    blown_up = course.values[top] > cuts.blown_up * max(abs(first), course.noise) and course.values.min() >= 0
+    if len(optimizers_of(reader)) > 1 and blown_up:
+        sentence = (
+            f"The loss went from {num(first)} up to {num(float(course.values[top]))} at step {course.steps[top]:,}"
+        )
+        return Harm(sentence, int(course.steps[top]), lasting=course.end.value > first)
     if guessed is not None and guessed.better is False and not course.improved:
         return Harm("The loss never got below what guessing reaches", int(course.steps[0]), lasting=True)
     return None

@@ -141,15 +141,29 @@ def not_moving(
     first, last = changes.span
     held = " held by the optimizer" if reader.manifest.get("optimizers") else ""
     times = count(n[0], "measurement") if min(n) == max(n) else f"{min(n)} to {max(n)} measurements"
+    idle = _idle_biases(changes, names)
+    more += idle
     return Finding(
         kind="not_moving",
-        severity="warning" if min(n) >= cuts.measurements else "info",
+        severity="warning" if min(n) >= cuts.measurements and not idle else "info",
         title=f"{count(len(names), f'trainable {what}')}{held} did not change in {count(last - first, 'step')}",
         detail=f"Not one {part} of {listed(names, cuts.names_listed)} differs in {times}, between steps {first:,} and "
         f"{last:,}, while {count(others, f'other {what}')} moved.{more}",
         advice=_advice(names, reader),
         evidence=evidence_over(changes.span, changes.probe, quantity, min(n), 0.0),
         scopes=names,
+    )
+
+
+def _idle_biases(changes: TensorChanges | UnchangedLayers, names: list[str]) -> str:
+    """A sentence if these are biases of layers whose weights move: that is how it has to be in many sound models."""
+    if not isinstance(changes, TensorChanges) or not all(name.endswith("bias") for name in names):
+        return ""
+    if not all(changes.changed.get(f"{name.removesuffix('bias')}weight") for name in names):
+        return ""
+    return (
+        " Their weights do move. A bias has no effect, and no gradient, before a batch norm, or where the loss is of "
+        "differences of outputs, as of pairs."
     )
 
 

@@ -1,4 +1,4 @@
-"""Whether a sparse or a low-rank update would have done, judged by the outputs of the model with it."""
+"""Whether a sparse or a low-rank update would have sufficed, judged by the outputs of the model with it."""
 
 from __future__ import annotations
 
@@ -169,19 +169,23 @@ def _low_rank_finding(reader: RunReader, measured: _Ranks, rank: float, rows: Ro
     steps = [measured.steps[row] for row in rows]
     when = between(steps[0], steps[-1])
     far, no_update = (measured.kl[r].to_numpy(np.float64)[rows] for r in (rank, 0))
-    largest = float(np.max(measured.recommended[rows]))
+    least = measured.recommended[rows]
+    # the figure shows the smallest rank of each measurement, the title the one that does in all
+    alone = f" In single measurements rank {num(float(np.min(least)))} did." if np.min(least) < rank else ""
     return Finding(
         kind="low_rank_update_suffices",
         severity="info",
-        title=f"Updates of rank {rank:g} would have done in {when}",
+        title=f"Rank-{rank:g} updates would have sufficed in {when}",
         detail=f"In {count(len(steps), 'measurement')}, {when}, the model with the update of "
         f"every matrix cut to rank {rank:g} was a mean KL of {_range(far)} nats from the model itself, within the "
         f"bound of {_range(measured.bound[rows])}; without any update of the matrices it was {_range(no_update)}."
-        f"{measured.more(rank, rows)}",
+        f"{alone}{measured.more(rank, rows)}",
         advice=f"This is about updates {_spans(reader, measured.label, steps)}, not about the whole training, of which "
         f"the updates may add up to a higher rank: a LoRA of rank {rank:g} on every matrix, with biases and norms "
-        "trained whole, would have done for each of them.",
-        evidence=evidence_over(steps, measured.label, LowRankQuality.recommended_rank, len(steps), largest),
+        "trained whole, would have sufficed for each of them.",
+        evidence=evidence_over(
+            steps, measured.label, LowRankQuality.recommended_rank, len(steps), float(np.max(least))
+        ),
     )
 
 
@@ -192,7 +196,7 @@ def _not_low_rank(reader: RunReader, measured: _Ranks) -> Finding:
     return Finding(
         kind="update_not_low_rank",
         severity="info",
-        title=f"No update of rank {highest:g} or below would have done",
+        title=f"No update of rank {highest:g} or below would have sufficed",
         detail=f"In {count(len(steps), 'measurement')}, {between(steps[0], steps[-1])}, the model with the update of "
         f"every matrix cut to a rank of up to {highest:g} was never within a mean KL of {_range(measured.bound)} "
         f"nats of the model itself. The nearest was {num(least)} at rank {rank:g}, step {steps[row]:,}, where "

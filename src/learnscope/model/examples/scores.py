@@ -40,6 +40,8 @@ class ExampleScores:
     positions: NDArray[np.int64]
     target: NDArray[np.int64]
     """The class; for several positions a hash of their targets."""
+    predicted: NDArray[np.int64]
+    """The class that was predicted in place of the target; -1 where that was right, or there are several positions."""
 
     def where(self, keep: NDArray[np.bool_]) -> ExampleScores:
         """The scores of the examples that a mask keeps."""
@@ -72,7 +74,7 @@ def example_scores(logits: Tensor, targets: Tensor) -> ExampleScores:
         assert counted is not None, "integer targets say which count"
         aligned, keep = flat, counted
     if len(logits) == 0:
-        return _on_host(torch.zeros(8, count, dtype=torch.float64))
+        return _on_host(torch.zeros(9, count, dtype=torch.float64))
     if is_single(logits):  # the logit of 1 beside that of 0
         logits = torch.stack([torch.zeros_like(logits.reshape(-1)), logits.reshape(-1)], 1)
     rows = _scored(logits, aligned, keep)
@@ -80,6 +82,7 @@ def example_scores(logits: Tensor, targets: Tensor) -> ExampleScores:
         rows = rows.new_zeros(len(rows), count).index_add_(1, example.to(rows.device), rows)
         # a hash of the targets of each example, which does not depend on padding between them
         summed = torch.zeros(count, dtype=torch.int64, device=aligned.device)
+        rows[8] = -1  # a sum of classes is none
         rows[6] = as_float(summed.index_add_(0, example.to(aligned.device), torch.where(keep, mixed(aligned), 0)))
     return _on_host(rows)
 
@@ -101,16 +104,17 @@ def check_classes(logits: Tensor, targets: Tensor) -> None:
 
 
 def _scored(logits: Tensor, targets: Tensor, keep: Tensor) -> Tensor:
-    """[8, P]: p, margin, loss, EL2N, correct, counted, target, out of range; 0 for positions that do not count."""
+    """[9, P]: p, margin, loss, EL2N, correct, counted, target, out of range, predicted instead; 0 where none counts."""
     gold = targets.clamp(0, logits.shape[-1] - 1)
     wide = logits.numel() <= WIDE or logits.dtype == torch.float64
-    rows = torch.empty(8, len(targets), dtype=torch.float64, device=logits.device)
+    rows = torch.empty(9, len(targets), dtype=torch.float64, device=logits.device)
     size = max(1, CHUNK // logits.shape[-1])
     for start in range(0, len(targets), size):
         part = slice(start, start + size)
         for row, values in enumerate(_five(logits[part], gold[part], wide)):
             rows[row, part] = values
     rows[5], rows[6], rows[7] = keep, targets, targets != gold
+    rows[8] = _instead(logits, rows[4].bool())
     return torch.where(keep, rows, 0)
 
 
@@ -154,10 +158,13 @@ def _of_few(logits: Tensor, targets: Tensor) -> ExampleScores | None:
     tied = at_gold == best
     if tied.any():  # as `predictions` decides
         right[tied] = (predictions(logits[torch.from_numpy(tied)]) == targets[torch.from_numpy(tied)]).numpy()
+    predicted, (wrong,) = np.full(len(gold), -1), (~right).nonzero()
+    if len(wrong):
+        predicted[wrong] = z[:, wrong].argmax(0)
     with np.errstate(all="ignore"):  # what is not finite is counted, and left out of means
         p, loss, el2n = _softmax(z, at_gold, np.maximum(at_gold, best))
         margin = at_gold - best
-    return ExampleScores(p, margin, loss, el2n, right, np.ones(len(gold), dtype=np.int64), gold)
+    return ExampleScores(p, margin, loss, el2n, right, np.ones(len(gold), dtype=np.int64), gold, predicted)
 
 
 _Numbers = NDArray[np.float64]
@@ -193,8 +200,17 @@ def _right(logits: Tensor, gold: Tensor, at_gold: Tensor, best: Tensor) -> Tenso
     return right
 
 
+def _instead(logits: Tensor, right: Tensor) -> Tensor:
+    """The predicted class where it is not the gold one, else -1."""
+    if not logits.is_cpu:  # without a wait
+        return torch.where(right, -1, predictions(logits))
+    instead = torch.full((len(right),), -1)
+    instead[~right] = predictions(logits[~right]).long()
+    return instead
+
+
 def _on_host(rows: Tensor) -> ExampleScores:
-    p, margin, loss, el2n, right, positions, target, outside = rows.cpu().numpy()
+    p, margin, loss, el2n, right, positions, target, outside, instead = rows.cpu().numpy()
     if outside.any():
         raise ValueError(
             f"targets that are none of the logits' classes were seen, in {int((outside > 0).sum())} of "
@@ -204,4 +220,6 @@ def _on_host(rows: Tensor) -> ExampleScores:
         with np.errstate(invalid="ignore"):  # 0/0 for an example without a position is NaN: it was not measured
             p, margin, loss, el2n = (values / positions for values in (p, margin, loss, el2n))
     counts = positions.astype(np.int64)
-    return ExampleScores(p, margin, loss, el2n, 2 * right > positions, counts, target.astype(np.int64))
+    return ExampleScores(
+        p, margin, loss, el2n, 2 * right > positions, counts, target.astype(np.int64), instead.astype(np.int64)
+    )

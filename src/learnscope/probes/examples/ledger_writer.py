@@ -171,7 +171,8 @@ class LedgerWriter:
             checks, norms = (None if a is None else a[scored] for a in (checks, norms))
         self._update(
             ids.cpu().numpy(), p_gold=scores.p_gold, correct=scores.correct, margin=scores.margin, loss=scores.loss,
-            el2n=scores.el2n, target=scores.target, checksum=checks, grand=norms, epoch=self._joins[0],
+            el2n=scores.el2n, target=scores.target, predicted=scores.predicted, checksum=checks, grand=norms,
+            epoch=self._joins[0],
         )  # fmt: skip
         self.changed = True
         values: dict[str, Any] = {"correct": scores.correct, "p_gold": scores.p_gold, "loss": scores.loss}

@@ -17,6 +17,10 @@ Numbers = Sequence[Mapping[str, Any]]
 
 COMPILED = "not measured: compiled, so that hooks inside of the model do not fire"
 NOT_CALLED = "its forward was not seen, or gave no tensor"
+ONE_EXAMPLE = "no output of several examples was seen"
+NO_SPREAD = "an output is 0 or not finite, or all are equal"
+NO_LIST = "the output of an example is not a short list of finite numbers"
+_SPREADS = (Q.output_spread, Q.output_cosine, Q.output_rank, Q.output_confidence, Q.output_width)
 NO_FINITE = "no input is finite"
 NO_ROW = "no row can be compared: they are empty or constant"
 TOO_SHORT = "rows of few whole numbers are equal by chance"
@@ -66,6 +70,21 @@ def output_columns(numbers: Numbers, *, compiled: bool) -> list[Column]:
         cell = math.sqrt(sum(value * value for value in found) / len(found)) if found else reason
         columns.append(quantity.cells([cell], data="train"))
     return columns
+
+
+def spread_columns(numbers: Numbers) -> list[Column]:
+    """How outputs differ from example to example: of several forwards, the mean of what they gave."""
+    found = np.array([each["outputs"] for each in numbers if each["outputs"] is not None])
+    if not len(found):
+        return [quantity.cells([ONE_EXAMPLE], data="train") for quantity in _SPREADS]
+    means = found.mean(0)
+    return [
+        quantity.cells(
+            [float(value) if math.isfinite(value) else NO_LIST if quantity is Q.output_confidence else NO_SPREAD],
+            data="train",
+        )
+        for quantity, value in zip(_SPREADS, means, strict=True)
+    ]
 
 
 def row_columns(

@@ -15,7 +15,13 @@ from learnscope.core.forwards import ForwardCall, described
 from learnscope.core.moment import Moment
 from learnscope.core.probe import At, Probe, Schedule
 from learnscope.model.features.given import given_inputs, is_compiled, padding_token
-from learnscope.probes.features.input_rows import input_columns, norm_tables, output_columns, row_columns
+from learnscope.probes.features.input_rows import (
+    input_columns,
+    norm_tables,
+    output_columns,
+    row_columns,
+    spread_columns,
+)
 from learnscope.record import Measurement, Table
 
 UNSEEN = (
@@ -139,8 +145,10 @@ def _fetched(calls: Sequence[ForwardCall]) -> Iterator[dict[str, Any]]:
     for call in calls:
         numbers, hashes, comparable = (next(arrays) for _ in range(3))
         rms = {name: float(next(arrays).reshape(-1)[0]) for name in call.rms}
+        outputs = next(arrays).reshape(-1) if call.outputs is not None else None
         drifts = [next(arrays).reshape(-1) for _ in call.drifts]
-        yield {"numbers": numbers, "hashes": hashes[comparable.astype(bool)], "rms": rms, "drifts": drifts}
+        rows = hashes[comparable.astype(bool)]
+        yield {"numbers": numbers, "hashes": rows, "rms": rms, "outputs": outputs, "drifts": drifts}
 
 
 def _parts(call: ForwardCall) -> Iterator[Tensor]:
@@ -148,6 +156,8 @@ def _parts(call: ForwardCall) -> Iterator[Tensor]:
     yield _NONE if call.hashes is None else call.hashes
     yield _NONE if call.comparable is None else call.comparable
     yield from call.rms.values()
+    if call.outputs is not None:
+        yield call.outputs
     yield from call.drifts.values()
 
 
@@ -155,7 +165,11 @@ def _tables(
     calls: Sequence[ForwardCall], numbers: Sequence[Mapping[str, Any]], hashes: Array, duplicates: int,
     overlap: tuple[int, int] | None, holdout: Mapping[str, Any] | None, _packed: Any, *, first: bool, compiled: bool,
 ) -> list[Table]:  # fmt: skip
-    columns = [*input_columns(calls, numbers, "train"), *output_columns(numbers, compiled=compiled)]
+    columns = [
+        *input_columns(calls, numbers, "train"),
+        *output_columns(numbers, compiled=compiled),
+        *spread_columns(numbers),
+    ]
     if first and holdout is not None and "calls" in holdout:
         columns += input_columns(holdout["calls"], holdout["numbers"], "holdout")
     columns += row_columns(calls[0], hashes, duplicates, overlap, holdout)

@@ -26,10 +26,10 @@ class Loss(Probe):
     cost = "nothing but keeping the numbers"
 
     def may_measure_later(self, moment: Moment) -> bool:
-        return all(
-            len(values) == 1 and type(values[0]) is float and math.isfinite(values[0])
-            for values in moment.handed.logged.values()
-        )
+        for values in moment.handed.logged.values():
+            if len(values) != 1 or type(values[0]) is not float or not math.isfinite(values[0]):
+                return False
+        return True
 
     def measure(self, moment: Moment) -> Measurement:
         columns = []

@@ -91,7 +91,10 @@ def class_tables(calls: Sequence[LossCall], sums: Sequence[Sums], so_far: Array)
     total, answers = so_far.sum(), predicted.sum()
     shares = so_far / total if total else so_far
     targets, rows = sum(call.entries for call in calls), sum(call.rows for call in calls)
+    ours = together([each["target_counts"][:-1] for each in sums])
     columns = [
+        Q.step_majority.cells([share(ours.max(), ours.sum())]),
+        Q.step_targets.column([int(ours.sum())]),
         Q.objective_accuracy.cells([share(added["right"], added["counted"])]),
         Q.majority_share.cells([share(so_far.max(), total)]),
         Q.target_entropy.cells([entropy(shares) if total else NO_TARGET]),

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from learnscope.quantities import Quantity
+from learnscope.quantities.features import Inputs
 from learnscope.quantities.outputs import BatchStats, Objective
 from learnscope.reading.course.loss_course import FEWEST, SURE, Course, Level, course_of, loss_course
 from learnscope.reading.gather import Series, labelled, labels_of, one_pass, rows, series
@@ -18,6 +19,13 @@ SAME = 1e-3
 """Relative difference up to which the logged loss is what the loss function returned."""
 AT_CHANCE = 0.97, 1.15
 """Shares of what guessing reaches between which a loss is at chance: far above, it is something else that is wrong."""
+BY_HAND = "a loss written by hand"
+AT_START = 3
+"""Steps up to which outputs are those of a model that has learned nothing."""
+MUCH_ALIKE = 2.0
+"""Times 1/K, up to which the most likely of K classes says that the outputs are much alike."""
+NEAR_EVEN = 0.93, 1.12
+"""Shares of ln K between which a first loss is a cross-entropy of such outputs."""
 BETTER = 0.02
 """Accuracy above that of guessing from which a model has learned something."""
 
@@ -41,6 +49,8 @@ class Chance:
 
     @property
     def what(self) -> str:
+        if self.function == BY_HAND:
+            return "guessing all classes alike"
         return "the best constant" if self.numbers else "guessing by the shares of the classes"
 
 
@@ -61,7 +71,7 @@ def _chance(reader: RunReader) -> Chance | None:
         return Chance(entropy, majority, function, number, Objective.probe, Objective.target_entropy.name)
     if constant is not None and constant > 0:
         return Chance(constant, None, function, None, Objective.probe, Objective.constant_loss.name)
-    return _of_batches(reader)
+    return _of_batches(reader) or _of_outputs(reader)
 
 
 def _of_batches(reader: RunReader) -> Chance | None:
@@ -76,6 +86,25 @@ def _of_batches(reader: RunReader) -> Chance | None:
     if not 0 < shares.max() < 1:
         return None
     return Chance(None, float(shares.max()), "", len(shares), BatchStats.probe, BatchStats.share.name)
+
+
+def _of_outputs(reader: RunReader) -> Chance | None:
+    """From the outputs alone, for a loss that is written by hand: ln K of K outputs.
+
+    Before any step the outputs of most models are much alike. If the loss of the first step is ln K then, it is a
+    cross-entropy over them, whatever the targets are. Of classes of unequal size a constant guess reaches less, which
+    is not known: a loss that stays at ln K is at chance in any case.
+    """
+    course = loss_course(reader)
+    width, sure = (series(reader, q, data="train").finite for q in (Inputs.output_width, Inputs.output_confidence))
+    if course is None or not len(width) or not len(sure) or main_function(reader) or int(sure.steps[0]) > AT_START:
+        return None
+    classes = int(width.values[0])
+    even = math.log(max(classes, 2))
+    alike = bool(np.all(width.values == classes)) and float(sure.values[0]) < MUCH_ALIKE / classes
+    if not alike or not NEAR_EVEN[0] * even < float(course.values[0]) < NEAR_EVEN[1] * even:
+        return None
+    return Chance(even, None, BY_HAND, classes, Inputs.probe, Inputs.output_width.name)
 
 
 def last_of(reader: RunReader, quantity: Quantity) -> float | None:
@@ -127,6 +156,9 @@ def _guessed_course(reader: RunReader) -> Course | None:
     ratio, logged = logged_over_mean(reader), loss_course(reader)
     if ratio is not None and ratio > 0 and logged is not None:
         return logged if abs(ratio - 1) < SAME else course_of(logged.steps, logged.values / ratio, logged.probe)
+    chance = chance_of(reader)
+    if chance is not None and chance.function == BY_HAND:
+        return logged
     found = objective_mean(reader)
     if len(found.finite) < FEWEST:
         return None

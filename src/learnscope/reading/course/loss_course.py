@@ -128,6 +128,11 @@ class Course:
         """The highest level."""
         return max([self.start, *self.levels, self.end], key=lambda level: level.value)
 
+    def peak_before(self, step: int) -> float:
+        """The highest level of the first tenth of the run, as far as it lies before a step."""
+        n = max(len(self.levels) // 10, 1)
+        return max((level.value for level in self.levels[:n] if level.last < step), default=self.start.value)
+
     @property
     def gain(self) -> float:
         """From the start to the best level."""

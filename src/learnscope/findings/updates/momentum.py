@@ -1,0 +1,44 @@
+"""Momentum that never lets go: an optimizer that goes on in old directions, past where they lead down."""
+
+from __future__ import annotations
+
+from learnscope.findings import analysis
+from learnscope.findings.evidence import evidence_over
+from learnscope.quantities.outputs import Loss
+from learnscope.reading.course.events import jump, rise
+from learnscope.reading.course.loss_course import FEWEST, loss_course
+from learnscope.reading.course.movement import options_of
+from learnscope.reading.cuts import Cuts
+from learnscope.reading.words import num
+from learnscope.record import Finding
+from learnscope.store.reader import RunReader
+
+
+@analysis(place=12, check="momentum", needs=[Loss.loss], at_least=FEWEST)
+def momentum_too_high(reader: RunReader, cuts: Cuts) -> list[Finding]:
+    """β₁ above β₂, as when the two were exchanged, beside a loss that rises or jumps."""
+    betas = [pair for pair in options_of(reader, "betas") if isinstance(pair, list | tuple) and len(pair) == 2]
+    wrong = [pair for pair in betas if pair[0] >= cuts.long_momentum and pair[0] > pair[1]]
+    course = loss_course(reader)
+    if not wrong or course is None or (rise(course) is None and jump(course) is None and course.improved):
+        return []
+    first, second = wrong[0]
+    steps = int(course.steps[0]), int(course.steps[-1])
+    return [
+        Finding(
+            kind="momentum_too_high",
+            severity="warning",
+            title=f"The optimizer's betas seem to be exchanged: {num(first)} and {num(second)}",
+            detail=f"The direction of a step is an average over about {num(1 / (1 - first))} steps, and its size one "
+            f"over {num(1 / max(1 - second, 1e-9))}: steps go on for long in directions that no longer lead down. The "
+            f"loss was {num(course.best.value)} at its best and {num(course.end.value)} in the end.",
+            advice="The first is that of the momentum, usually 0.9, the second that of the size, usually 0.999.",
+            evidence=evidence_over(steps, course.probe, course.name, len(course), float(first)),
+            cause=True,
+            explains=[
+                "diverging", "exploding", "learning_rate_too_high", "loss_spike", "worsening", "overfitting",
+                "not_learning", "nonfinite", "dead_units", "labels_unrelated", "plateau",
+            ],
+            since=steps[0],
+        )
+    ]  # fmt: skip

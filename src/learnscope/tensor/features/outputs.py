@@ -1,0 +1,57 @@
+"""How much the outputs of a model differ from example to example, without a wait for the device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from learnscope.tensor.context import plain_arithmetic
+
+ROWS, ENTRIES = 128, 2**14
+"""Examples, and entries of them, that are looked at: of more, those that lie equally far apart."""
+
+
+def output_numbers(outputs: Tensor) -> Tensor | None:
+    """[spread, cosine, rank, confidence, width] of the outputs of a batch, an example a row; None for one example.
+
+    | | |
+    |---|---|
+    | spread | √(Σ(y − ȳ)²/n), ȳ the mean output of the examples |
+    | cosine | mean cosine of the outputs of two examples; NaN where an output is 0 |
+    | rank | (Σλ)²/Σλ², λ the eigenvalues of their covariance: how many directions they differ in; NaN if in none |
+    | confidence | mean of the largest softmax(y), as if outputs were logits; NaN unless they are a list of numbers |
+    """
+    if outputs.ndim == 0 or len(outputs) < 2 or not outputs.numel() or not outputs.is_floating_point():
+        return None
+    rows = outputs.detach()[:: -(-len(outputs) // ROWS)].flatten(1) if outputs.ndim > 1 else outputs.detach()[:, None]
+    width = rows.shape[1]
+    listed = outputs.ndim == 2 and width > 1 and rows.numel() <= ENTRIES  # no column may be left out
+    rows = rows[:, :: max(1, -(-rows.numel() // ENTRIES))]
+    if rows.is_cpu and not rows.is_neg() and rows.dtype in (torch.float32, torch.float64):
+        with np.errstate(all="ignore"):  # NumPy's calls cost less
+            y = rows.numpy().astype(np.float64)
+            confidence = _confidence(y, y.max(1)[:, None], np.exp) if listed else np.nan
+            return torch.from_numpy(np.array([*_numbers(y), confidence, width], np.float64))
+    with plain_arithmetic(rows.device):
+        z = rows.double()
+        numbers = [*_numbers(z), *([_confidence(z, z.amax(1)[:, None], torch.exp)] if listed else [])]
+        rest = [] if listed else [torch.full_like(numbers[0], torch.nan)]
+        return torch.stack([*numbers, *rest, torch.full_like(numbers[0], width)])
+
+
+def _confidence(y: Any, highest: Any, exp: Any) -> Any:
+    return (1 / exp(y - highest).sum(1)).mean()
+
+
+def _numbers(y: Any) -> tuple[Any, Any, Any]:
+    """Operators alone, which arrays and tensors share."""
+    n, d = y.shape
+    apart = y - y.mean(0)
+    power = (apart * apart).sum()
+    unit = y / (y * y).sum(1)[:, None] ** 0.5
+    total = unit.sum(0)
+    gram = apart @ apart.T if n <= d else apart.T @ apart
+    return (power / (n * d)) ** 0.5, (total @ total - n) / (n * (n - 1)), power * power / (gram * gram).sum()
