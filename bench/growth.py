@@ -4,9 +4,9 @@
 
 Each subject is measured at three sizes, a third and a ninth of the largest; a run is the slope of its cost over these,
 both as logarithms, by least squares. 1 is linear; a fixed cost makes the slope smaller. In processor time of one
-thread, after turns at the smallest size that warm up and tell what the largest would take: a subject that would take
-longer than it may (`--patience`) gets a smaller one, and the claim says which it was. Cost of watching is that of a
-watched loop less that of the same loop unwatched. A model of 10⁹ parameters is not made: its time is extrapolated.
+thread, after turns at the two smaller sizes that tell what the largest would take: a subject that would take longer
+than it may (`--patience`) gets a smaller one, and the claim says which. Cost of watching is that of a watched loop less
+that of the same loop unwatched. A model of 10⁹ parameters is not made: its time is extrapolated.
 Exits with 1 if a stated bound is missed.
 """
 
@@ -191,18 +191,22 @@ class Subject:
         """The sizes, and for each part a list of costs at these sizes for each run."""
         with tempfile.TemporaryDirectory() as folder:
             sizes = self._sizes(self.largest)
-            self._once(sizes[0], Path(folder))
+            self._once(sizes[0], Path(folder))  # imports and compiles
             if runs > 1:
-                start = time.process_time()
-                self._once(sizes[0], Path(folder))  # the first turn imports and compiles, too
-                share = patience * self.seconds / (13 * runs * (time.process_time() - start))
-                sizes = self._sizes(min(self.largest, rounded(share * self.largest)))
+                small, middle = (self._seconds(size, Path(folder)) for size in sizes[:2])
+                most = affordable(sizes, small, middle, patience * self.seconds / runs)
+                sizes = self._sizes(min(self.largest, rounded(most)))
             parts: dict[str, list[list[float]]] = {}
             for _ in range(runs):
                 taken = [self._once(size, Path(folder)) for size in sizes]
                 for part in taken[0]:
                     parts.setdefault(part, []).append([each[part] for each in taken])
         return sizes, parts
+
+    def _seconds(self, size: int, place: Path) -> float:
+        start = time.process_time()
+        self._once(size, place)
+        return time.process_time() - start
 
     def _sizes(self, largest: int) -> list[int]:
         return [largest // 9, largest // 3, largest]
@@ -217,6 +221,13 @@ class Subject:
             return self.cost(size, folder)
         finally:
             shutil.rmtree(folder)
+
+
+def affordable(sizes: Sequence[int], small: float, middle: float, seconds: float) -> float:
+    """The largest size of which a run (with a third and a ninth of it) takes so long, by a line through two sizes."""
+    each = max((middle - small) / (sizes[1] - sizes[0]), 1e-9)
+    fixed = max(small - each * sizes[0], 0.0)
+    return max((seconds - 3 * fixed) / (each * 13 / 9), sizes[0])
 
 
 def rounded(size: float) -> int:

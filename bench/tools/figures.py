@@ -37,8 +37,13 @@ def peak_beyond_now(action: Callable[[], object]) -> float:
 
 def in_fresh_process(script: str, *arguments: str) -> float:
     """The number that a script prints last when it is asked for its memory in a process of its own."""
+    return float(printed_by(script, *arguments).split()[-1])
+
+
+def printed_by(script: str, *arguments: str) -> str:
+    """The last line that a script prints when it is asked for its memory in a process of its own."""
     command = [sys.executable, script, "--memory", *arguments, *sys.argv[1:]]
-    return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[-1])
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[-1]
 
 
 def _status(field: str) -> float:

@@ -51,21 +51,43 @@ runs (machine A, shared with others: read the parts as shares of one another).
   every ten epochs 15, of which compression is a quarter. 5 % are 62 µs. Not tried: to write the file on another
   thread.
 - **The ledger's exponent over examples**: an example takes 0.07 µs among 10⁴ and 0.20 among 10⁷. The number of
-  operations is linear; the rows of 10⁴ examples fit into the cache and those of 10⁷ do not. Not profiled further.
+  operations is linear; the rows of 10⁴ examples fit into the cache and those of 10⁷ do not. To read and write the three
+  parts of a row (24, 48 and 40 bytes) takes 0.035 µs among 10⁴ and 0.126 among 5 · 10⁶; as one row of 112 bytes 0.014
+  and 0.043. Not done: such an array is held twice while it grows or is trimmed, which is more than 200 bytes each.
 - **`track_batch` without logits, a model in a class of its own**: the guard takes 160 µs when repeated, of which
-  NumPy's `get_state` and `set_state` are 64 and the other generators 22. A forward that ran already cannot stand in
-  for it: it was in training mode and with the weights before the step, so the numbers would be others than those
-  documented.
+  NumPy's `get_state` and `set_state` are 64 and the other generators 22 (on a loaded machine 335, of which 100 and 50,
+  hooks that set gradients aside 56, looking for hooks that were added 32). Reading NumPy's state directly from its
+  memory would take 1 µs, but does not tell whether a second normal number is kept. A forward that ran already cannot
+  stand in for it: it was in training mode and with the weights before the step, so the numbers would be others than
+  those documented.
 - **Adapter gradients**: Σg² of 32 tensors in rows of 512 takes 0.16 to 0.19 ms of 0.31. `_foreach_norm` takes 0.10,
   and is wrong by 1e-5 where all entries are equal (rows: 3e-7). To copy all into one matrix first is faster alone and
   slower beside a training; looking whether the model has changed takes 0.03.
-- **Adapter spectra**: QR with its Q 5 ms (the limit needs R alone), comparing four pairs of spans 4, the cores'
-  values 0.4, reading and stacking the adapters 1.5, numbers and columns 1.5. QR twice by Cholesky is as exact, and
-  slower once memory is kept (6.5 for 5).
+- **Adapter spectra**, of 8 to 9 ms beside 11 to 13 before, in turns on a loaded machine: Q and R of all factors 2.2 (by
+  Cholesky where a factor's condition is below 64, else by reflections, which take 3.4), inner products with earlier
+  spans 1.8, their eigenvalues 0.7, the cores' values 0.4, bringing the factors into float64 0.7, reading the adapters
+  0.6, numbers and columns 1.5. NumPy's products of long, thin factors take half of torch's time, and a quarter less in
+  rows than in columns.
 - **Gradients at every step**: 2 of the 2.7 ms a step are before the step, in `GradientFlow`, of which by an earlier
   profile two thirds read 2 MB of gradients that are not in the cache, twice. Not tried: to read them in the backward.
-- **Parameter change at every step**: 7.8 ms in `ParameterChange`, nearly all of what watching takes; at the least,
-  the weights and their copy are read and the copy is written, 5.4 MB. Not profiled further.
+- **Parameter change at every step**: 4.8 ms a step beside 5.9 before, of which the statistics of 0.5 M entries are
+  1.75 (about 1.0 when repeated: 16 passes over pieces that the cache holds), copying weights and snapshot into shared
+  rows 0.55, the rest around them 0.6, making and writing the record 0.9, the new snapshot 0.2, the hooks 0.2. Smaller
+  pieces take longer (128 rows 1.96, 512 rows 1.6), since calls cost more than misses. A compiled kernel takes 0.5 ns
+  an entry, and seven seconds to compile. Not tried: to keep the snapshot in rows, and to let the copy of the weights
+  become the next snapshot, 0.45 together.
+- **Parameter change, 124 M**: the kernel reads both copies at 1.3 to 1.8 × dot in one call and is bound by its
+  arithmetic (0.5 ns an entry); 52 calls for the tensors of a GPT-2 add 0.1 ms each, most of it in the compiler's
+  checks. The new snapshot is a plain copy, 1.0 to 1.2 × dot by itself: with it, no less than 2.2 is possible in two
+  passes. A kernel that also writes the copy was tried: the compiler makes two loops of it (2.3 to 2.7 × dot).
+- **Sparse quality**: beside its ten forwards, exchanging entries ten times takes 0.6 of one, choosing entries at random
+  0.3, comparing the outputs of nine variants 0.25, all else 0.25.
+- **Layer sensitivity**: variants of a block run as one batch already, and a forward takes as long for each of three
+  (33 ms) as for one alone (35), so that what counts is operations: 1.4 of 2.0 s are forwards of what follows the unit,
+  which are 0.52 of all blocks; comparing outputs 0.25, losses 0.1, quantising 0.1. Re-evaluating all takes 3.3 s: with
+  no cost but these forwards the ratio would be 0.43.
+- **Whole audit**: three quarters of the processor time are the model's own forwards and backwards (GPT-2's activation
+  alone is an eighth, as it is written in five operations); of the rest, the process that measures memory takes 7 s.
 - **A step of a tiny MLP**: `GradientFlow` at every tenth step is the largest part (80 to 160 µs a step), then the
   default probes' records and lines (70), the hooks (80) and the loss (25).
 """

@@ -28,6 +28,8 @@ class ForwardCall:
     comparable: Tensor | None = None
     rms: dict[str, Tensor] = field(default_factory=dict)
     """Of the output of the first layer with weights, `first`, and of the model's, `model`."""
+    outputs: Tensor | None = None
+    """Of the model's output, as `output_numbers` of `learnscope.tensor.features.outputs` gives them."""
     drifts: dict[str, Tensor] = field(default_factory=dict)
     """By batch norm layer, as `norm_drifts` gives them."""
 

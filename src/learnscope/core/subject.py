@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from learnscope.core.calls import CallCounts
+from learnscope.model.structure import Structure, can_be_compared
 from learnscope.model.weights.content import data_content, model_content, task_content
 from learnscope.names import group_parameters, match_parameters, optimizer_groups
 from learnscope.store.memo import ResultCache
@@ -70,12 +71,16 @@ class Subject:
     _scopes: dict[str, dict[str, list[int]]] = field(default_factory=dict)
     _segments: dict[tuple[str, tuple[int, ...]], Segments] = field(default_factory=dict)
     _joint: JointSegments | None = None
+    _looked_at: tuple[nn.Module, Structure] | None = None
 
     def __post_init__(self) -> None:
         self.refresh()
 
     def refresh(self) -> None:
         """Read the parameters anew: they may have been added or replaced since."""
+        if self._looked_at is not None and self._looked_at[0] is self.model and self._looked_at[1].holds():
+            return
+        self._looked_at = (self.model, Structure(self.model)) if can_be_compared(self.model) else None
         named = list(self.model.named_parameters())
         names, parameters = [name for name, _ in named], [p for _, p in named]
         if names != self.names or any(map(is_not, parameters, self.parameters)):

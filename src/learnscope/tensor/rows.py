@@ -159,11 +159,11 @@ class Pack:
     padding: NDArray[np.float64]
     """The zeros that fill the last row of each."""
 
-    def fill(self, tensors: Sequence[Tensor]) -> Batch:
-        """The matrix of these tensors."""
+    def fill(self, tensors: Sequence[Tensor], use: str = "pack") -> Batch:
+        """The matrix of these tensors, in the memory for this use."""
         parts = self.template.copy()
         parts[::2] = [tensors[member].reshape(-1) for member in self.members]
-        buffer = workspace("pack", len(self.owner), self.template[0].dtype, self.template[0].device)
+        buffer = workspace(use, len(self.owner), self.template[0].dtype, self.template[0].device)
         rows = torch.cat(parts, out=buffer.view(-1)).view(-1, WIDTH)
         return Batch(rows=(rows,), owner=self.owner, bytes_owned=rows.nbytes)
 

@@ -154,7 +154,7 @@ def test_a_share_of_all_adapters_is_not_said_of_one() -> None:
     data = [(torch.randn(16, 12), torch.randint(5, (16,)))]
     run = ls.audit(model, data, probes=[ls.AdapterTruncation(), ls.AdapterSpectrum()], strict=True)
     titles = [one.title for one in run.findings() if one.kind == "adapter_rank_large"]
-    told = "25 % of the adapters' parameters would do, all adapters together, with lower ranks in adapter"
+    told = "25 % of the adapters' parameters would suffice, all adapters together, with lower ranks in adapter"
     assert titles == [f"{told} default", f"{told} b"]
 
 

@@ -181,13 +181,14 @@ def test_the_optimum_is_the_best_mix_of_the_half_searched_on_and_tried_on_the_ot
     for mix in itertools.product(widths, repeat=6):
         if rest + sum(value_of(alone, "bytes", u, b) for u, b in zip(UNITS, mix, strict=True)) <= limit:
             best = min(best, math.fsum(value_of(alone, "kl", u, b) for u, b in zip(UNITS, mix, strict=True)))
-    assert record.notes["expected"] == pytest.approx(best, rel=1e-9)
+    # float32 outputs of other batches: a KL of 3e-5 is the difference of numbers near 1, each rounded by 6e-8
+    assert record.notes["expected"] == pytest.approx(best, rel=1e-4)
     chosen = {unit: value(record, "chosen_bits", unit) for unit in UNITS}
     assert chosen == record.notes["bits"]["optimal"]
     assert value(record, "packed_bytes", "optimal") <= limit
     again = AuditSession(model).measure(BitWidths(configurations={"a": chosen, "b": dict.fromkeys(UNITS, 4)}), held)
-    assert value(record, "kl", "optimal") == value(again, "kl", "a")
-    assert value(record, "kl", "uniform_4") == value(again, "kl", "b")
+    assert value(record, "kl", "optimal") == pytest.approx(value(again, "kl", "a"), rel=1e-4)
+    assert value(record, "kl", "uniform_4") == pytest.approx(value(again, "kl", "b"), rel=1e-4)
     assert record.notes["held_out"] is True
     assert record.notes["examples"] == 4
     progressive = next(name for name in record.tables[0].scopes if name.startswith("progressive"))

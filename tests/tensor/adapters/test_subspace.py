@@ -11,7 +11,7 @@ from scipy import linalg, stats
 from torch import Tensor
 
 from learnscope.tensor.adapters.spectrum import Factors
-from learnscope.tensor.adapters.subspace import SIMILARITY, best_matches, subspace_drifts, together
+from learnscope.tensor.adapters.subspace import SIMILARITY, best_matches, rowwise, subspace_drifts
 from learnscope.tensor.weights.singular import power_law
 
 
@@ -70,21 +70,29 @@ def test_angles_on_both_sides_of_where_the_sine_takes_over(angle: float) -> None
     assert (largest, drift) == pytest.approx((angle, math.sin(angle) / 2), rel=1e-9)
 
 
-def test_spans_of_one_decomposition_are_not_copied() -> None:
-    stack = torch.linalg.qr(torch.randn(3, 20, 4, dtype=torch.float64)).Q
-    joined = together(stack.unbind())
-    assert joined.data_ptr() == stack.data_ptr()
-    assert torch.equal(joined, stack)
-    for spans in (
-        [stack[1], stack[0]],
-        [stack[0], stack[2]],
-        [span.clone() for span in stack],
-        [s.contiguous() for s in stack],
-    ):
-        apart = together(spans)
-        assert torch.equal(apart, torch.stack(spans))
-        assert apart.stride() == (80, 1, 20)  # one layout, so that a resumed run gives the same digits
-    assert subspace_drifts([(span, span) for span in stack.unbind()]) == [(0.0, 0.0)] * 3
+def test_spans_are_compared_in_one_layout() -> None:
+    """So that a resumed run gives the same digits; those of a decomposition have it, and are not copied."""
+    here = torch.device("cpu")
+    stack = torch.linalg.qr(torch.randn(3, 20, 4, dtype=torch.float64)).Q.contiguous()
+    for span in stack.unbind():
+        assert rowwise(span, here).data_ptr() == span.data_ptr()
+        for other in (span.mT.contiguous().mT, span.float().double(), span.flip(0).flip(0)):
+            assert rowwise(other, here).stride() == (4, 1)
+            assert torch.equal(rowwise(other, here), other)
+    assert rowwise(stack[0].float(), here).dtype is torch.float64
+    apart = [span.mT.contiguous().mT for span in stack.unbind()]
+    turned = list(stack.roll(1, 0).unbind())
+    assert subspace_drifts(list(zip(apart, turned, strict=True))) == subspace_drifts(
+        list(zip(stack.unbind(), turned, strict=True))
+    )
+
+
+def test_a_frozen_span_beside_moving_ones_has_not_turned() -> None:
+    a, b = basis(30, 4, 0), basis(30, 4, 1)
+    near = torch.linalg.qr(a + 1e-7 * b).Q
+    drifts = subspace_drifts([(a, b), (a, a.clone()), (a, near)])
+    assert drifts[1] == (0.0, 0.0)
+    assert 0 < drifts[2][0] < 1e-6 < drifts[0][0]
 
 
 def test_intruders_are_found_where_they_were_put() -> None:

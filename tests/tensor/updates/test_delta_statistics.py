@@ -133,15 +133,20 @@ def test_tiny_changes_of_ordinary_weights(form: Form) -> None:
     assert (table.sum_squares > 0).all()
 
 
+def allow_equal_steps(form: Form, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What rows of one number may be off: code without vectors adds the 512 entries of a row one after the other, which
+    may round 511 times by half of 2⁻²³ in the same direction; with 8 or 16 lanes it is 64 or 32 times."""
+    if form == "compiled" and torch.backends.cpu.get_cpu_capability() == "DEFAULT":
+        monkeypatch.setitem(ALLOWED, "l1", 511 * 2.0**-24)
+        for name in ("sum_squares", "old_sum_squares"):
+            monkeypatch.setitem(ALLOWED, name, 512 * 2.0**-24)  # and once for the square
+
+
 def test_equal_steps_do_not_add_up_a_rounding_error(form: Form, monkeypatch: pytest.MonkeyPatch) -> None:
     # each addition of the same number rounds the same way: the worst case for a running sum
     steps = [0.1, 1e-3, 3e-4, 0.7, 1 / 3]
     new = [torch.full((90_000,), step) for step in steps]
-    if form == "compiled" and torch.backends.cpu.get_cpu_capability() == "DEFAULT":
-        # code without vectors adds the 512 entries of a row one after the other, which may round 511 times by half of
-        # 2⁻²³ in the same direction; with 8 or 16 lanes it is 64 or 32 times
-        monkeypatch.setitem(ALLOWED, "l1", 511 * 2.0**-24)
-        monkeypatch.setitem(ALLOWED, "sum_squares", 512 * 2.0**-24)  # and once for the square
+    allow_equal_steps(form, monkeypatch)
     table = run(new, [torch.zeros(90_000) for _ in steps], form)
     assert (table.sign_flips == 0).all()
 
@@ -382,8 +387,9 @@ def test_thresholds_in_any_order_and_number(form: Form, cuts: list[float]) -> No
     run([new, new[:70]], [old, old[:70]], form, cuts)
 
 
-def test_counts_of_a_full_row_are_exact(form: Form) -> None:
+def test_counts_of_a_full_row_are_exact(form: Form, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every entry of a row flips, differs and is within: the largest counts that share one sum."""
+    allow_equal_steps(form, monkeypatch)
     new, old = torch.full((64 * rows.WIDTH,), 1e-3), torch.full((64 * rows.WIDTH,), -1e-3)
     table = run([new], [old], form, [2.5e-3, 3e-3, 1e-3])
     assert table.sign_flips.tolist() == table.bits_changed.tolist() == [64 * rows.WIDTH]

@@ -1,4 +1,4 @@
-"""Whether a sparse update would have done, by the documented keys."""
+"""Whether a sparse update would have sufficed, by the documented keys."""
 
 from __future__ import annotations
 

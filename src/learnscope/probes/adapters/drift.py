@@ -13,7 +13,7 @@ from learnscope.probes.adapters.columns import Labels, Spectra
 from learnscope.quantities.adapters import AdapterSpectrum as Q
 from learnscope.record import Column
 from learnscope.tensor.adapters.spectrum import NOT_FINITE, ZERO
-from learnscope.tensor.adapters.subspace import subspace_drifts, together
+from learnscope.tensor.adapters.subspace import rowwise, subspace_drifts
 
 SIDES = {"left": (Q.left_angle, Q.left_drift), "right": (Q.right_angle, Q.right_drift)}
 SINCE = ("previous", "first")
@@ -29,24 +29,28 @@ class Drift:
     def columns(self, members: Sequence[Adapter], spectra: Spectra, labels: Labels) -> list[Column]:
         """The angles and drifts of these adapters, whose spans replace the previous ones in the state."""
         spans = [self._spans(adapter, spectra) for adapter in members]
+        keys = {side: [f"{side}/{adapter.name}/{adapter.scope}" for adapter in members] for side in SIDES}
+        now = {side: [own if isinstance(own, str) else own[side] for own in spans] for side in SIDES}
+        # a span is compared with both earlier ones while it is in the cache
+        spans_now = [(key, span) for side in SIDES for key, span in zip(keys[side], now[side], strict=True)]
+        compared = self._compared([(f"{since}_{key}", span) for key, span in spans_now for since in SINCE])
         columns = []
-        for side, quantities in SIDES.items():
-            keys = [f"{side}/{adapter.name}/{adapter.scope}" for adapter in members]
-            now = [own if isinstance(own, str) else own[side] for own in spans]
-            for since in SINCE:
-                cells = self._compared([f"{since}_{key}" for key in keys], now)
+        for place, quantities in enumerate(SIDES.values()):
+            of_side = compared[place * len(SINCE) * len(members) :][: len(SINCE) * len(members)]
+            for number, since in enumerate(SINCE):
                 for which, quantity in enumerate(quantities):
-                    values = [cell if isinstance(cell, str) else cell[which] for cell in cells]
+                    values = [cell if isinstance(cell, str) else cell[which] for cell in of_side[number :: len(SINCE)]]
                     columns.append(quantity.cells(values, **labels, since=since))
-            for key, span in zip(keys, now, strict=True):
+        for side in SIDES:
+            for key, span in zip(keys[side], now[side], strict=True):
                 self._store(key, None if isinstance(span, str) else span)
         return columns
 
-    def _compared(self, keys: Sequence[str], now: Sequence[Tensor | str]) -> list[tuple[float, float] | str]:
-        """The angle and the drift of each span since the one in the state, or why there is none."""
+    def _compared(self, spans: Sequence[tuple[str, Tensor | str]]) -> list[tuple[float, float] | str]:
+        """The angle and the drift of each span since the one in the state under its key, or why there is none."""
         cells: dict[int, tuple[float, float] | str] = {}
         pairs: dict[int, tuple[Tensor, Tensor]] = {}
-        for place, (key, span) in enumerate(zip(keys, now, strict=True)):
+        for place, (key, span) in enumerate(spans):
             then = self._state.get(key)
             if isinstance(span, str):
                 cells[place] = span
@@ -55,14 +59,11 @@ class Drift:
             elif len(then) != len(span):
                 cells[place] = f"then the module had {len(then)} rows or columns, now {len(span)}"
             else:
-                pairs[place] = then, span
-        if len({then.shape for then, _ in pairs.values()}) == 1:
-            # after loading they are apart: brought together once, not at every measurement
-            joined = together([then for then, _ in pairs.values()]).unbind()
-            pairs = {place: (then, span) for (place, (_, span)), then in zip(pairs.items(), joined, strict=True)}
-            self._state |= {keys[place]: then for place, (then, _) in pairs.items()}
+                # after loading they lie otherwise in memory: changed once, not at every measurement
+                self._state[key] = rowwise(then, then.device)
+                pairs[place] = self._state[key], span
         cells |= zip(pairs, subspace_drifts(list(pairs.values())), strict=True)
-        return [cells[place] for place in range(len(keys))]
+        return [cells[place] for place in range(len(spans))]
 
     def _spans(self, adapter: Adapter, spectra: Spectra) -> dict[str, Tensor] | str:
         spectrum = spectra.of(adapter)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from itertools import combinations
 from typing import Any
 
+import torch
 from torch import nn
 
 from learnscope.core.moment import Moment
@@ -208,7 +209,8 @@ def recommended(
 ) -> tuple[Configuration, str | None]:
     """The optimum if it is measurably better than the best uniform width in the same bytes; otherwise that.
 
-    Measurably: the 95 % interval of the paired difference lies above 0. Where there is none, it is not known whether
+    Measurably: the 95 % interval of the paired difference lies above 0, and the difference is more than float32's
+    rounding of the loss, which other processors round otherwise. Where there is no interval, it is not known whether
     the mix is better, and the second result says why.
     Within a damage, a uniform width must keep it too, unless the optimum itself is further off.
     """
@@ -220,7 +222,8 @@ def recommended(
     if not fitting:
         return optimal, None
     rival = min(fitting, key=lambda item: item.scores[damage])
-    if not own < rival.scores[damage]:
+    rounding = torch.finfo(torch.float32).eps * abs(optimal.scores.get("loss") or 0.0)  # of the same unit as the damage
+    if not own + rounding < rival.scores[damage]:
         return rival, None
     low, _, reason = interval(rival.scores, damage, optimal.scores)
     return (optimal if low > 0 else rival), reason  # false for NaN

@@ -74,7 +74,7 @@ def take_sample(subject: Subject, size: int, *, half_only: bool) -> list[Sample]
 
 
 def absorbed_tables(moment: Moment, samples: Sequence[Sample]) -> list[Table]:
-    """What rounding took of the last step, of the model and of each layer."""
+    """What was lost to rounding of the last step, of the model and of each layer."""
     holder_of, parameters = holders(moment), moment.subject.parameters
     gradients = {sample.position: stepped_gradient(moment, sample.position) for sample in samples}
     updated = [s for s in samples if id(parameters[s.position]) in holder_of and gradients[s.position] is not None]

@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 
 from learnscope.core.calls import schedule_calls
 from learnscope.core.moment import Moment
-from learnscope.core.probe import At, Probe
+from learnscope.core.probe import At, Probe, Schedule
 from learnscope.quantities.updates import LoopCalls as Q
 from learnscope.record import Measurement, Table
 
@@ -37,7 +37,7 @@ class LoopCalls(Probe):
     A loop that finishes has a last record, with the counts since the one before.
     """
 
-    every: int = 10
+    every: Schedule = 10
     at: At = "after_step"
     needs = frozenset({"calls"})
     reads_only = True

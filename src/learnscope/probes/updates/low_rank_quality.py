@@ -1,4 +1,4 @@
-"""Whether a low-rank update, as LoRA makes it, would have done."""
+"""Whether a low-rank update, as LoRA makes it, would have sufficed."""
 
 from __future__ import annotations
 

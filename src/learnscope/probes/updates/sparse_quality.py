@@ -1,4 +1,4 @@
-"""Whether a sparse update would have done: the model's outputs with its small changes undone."""
+"""Whether a sparse update would have sufficed: the model's outputs with its small changes undone."""
 
 from __future__ import annotations
 

@@ -87,9 +87,11 @@ class Attempts:
             self._see("loss", f"the loss was {loss}")
         elif self._feed.ahead:  # else it is of the step that was just taken
             self._expects = True
+            self._calls.on_reach = self.reached
 
     def reached(self) -> None:
         """A backward of the loop has reached a parameter."""
+        self._calls.on_reach = None
         self._late = None
         if self._expects and not self._begun:
             self._begun = True
@@ -121,6 +123,7 @@ class Attempts:
             self._open.cause, self._open.why = "scaler", SCALER
         self._calls.skipped(optimizer)
         self._late = self._resolve(skipped=True)
+        self._calls.on_reach = self.reached
 
     # what becomes of it
 

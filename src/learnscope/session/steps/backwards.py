@@ -47,6 +47,11 @@ class Backwards:
         """Grows with every backward, also with one that reaches a part of the model only."""
         return sum(self._counts)
 
+    @property
+    def has_order(self) -> bool:
+        """Whether parameters still note when a backward reaches them."""
+        return bool(self._order_handles)
+
     def reset(self) -> None:
         self._counts = [0] * len(self._counts)
 

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
@@ -16,6 +15,7 @@ from learnscope.model.guard import is_guarded
 from learnscope.session.steps import schedules
 from learnscope.session.steps.leaves import Leaf, Mark, Sampled, due, is_zero, marked, marks, unchanged
 from learnscope.session.steps.modes import Modes, watch_evaluations
+from learnscope.session.steps.optimizers import untraced
 
 
 class Calls:
@@ -46,6 +46,8 @@ class Calls:
         self._members: dict[int, tuple[int, list[Leaf]]] = {}
         self.on_discard: Callable[[], object] | None = None
         """Called when a backward finds the gradients of an earlier one cleared, and no step has used them."""
+        self.on_reach: Callable[[], object] | None = None
+        """Called when a backward reaches a watched parameter, where somebody waits for that."""
         self._inside = False
         """Whether an optimizer is stepping: one that searches calls a closure as often as it likes."""
         self._ends: list[Callable[[], object]] = []
@@ -55,8 +57,8 @@ class Calls:
     def _listen(self) -> None:
         stop = watch_evaluations(self._subject.model, self._evaluated)
         self._counts.evaluated = stop is not None
-        before = register_optimizer_step_pre_hook(_untraced(self._any_begins))
-        after = register_optimizer_step_post_hook(_untraced(self._any_steps_taken))
+        before = register_optimizer_step_pre_hook(untraced(self._any_begins))
+        after = register_optimizer_step_post_hook(untraced(self._any_steps_taken))
         schedules.listen(self._scheduled)
         self._ends = [before.remove, after.remove, *([] if stop is None else [stop])]
 
@@ -67,6 +69,7 @@ class Calls:
 
     def refresh(self) -> None:
         self._modes.refresh()
+        self._members.clear()
 
     @property
     def any_steps(self) -> int:
@@ -83,11 +86,11 @@ class Calls:
         """A backward is about to add to the gradient of a watched parameter."""
         if not self._begun:
             self._begun, self._looks = True, due(self._counts.steps + 1)
-            if self._modes.in_eval():
+            if self._modes.any and self._modes.in_eval():
                 self._flags.add("eval_mode_steps")
         leaf = self._leaves[index]
         present = leaf.parameter.grad
-        if self._was_cleared(leaf, present):
+        if present is None or self._was_cleared(leaf, present):
             if leaf.reached and leaf.steps_then == self._any_steps and not self._inside:
                 leaf.discarded += leaf.reached
                 if self.on_discard is not None:
@@ -101,10 +104,10 @@ class Calls:
         leaf.mark = None if present is None else marked(present, writes=1)  # as the backward will leave it
         if self._looks:
             leaf.nonzero = leaf.nonzero or not is_zero(gradient)
+        if self.on_reach is not None:
+            self.on_reach()
 
-    def _was_cleared(self, leaf: Leaf, present: Tensor | None) -> bool:
-        if present is None:
-            return True
+    def _was_cleared(self, leaf: Leaf, present: Tensor) -> bool:
         if leaf.mark is None:  # made by a backward of this step, and nothing is known of it
             return False
         kept = leaf.mark.holds(present)
@@ -122,21 +125,20 @@ class Calls:
             if self._is_without_backward(optimizer):
                 self._flags.add("steps_without_backward")
             return
-        stale = [leaf.stale for leaf in reached if leaf.parameter.grad is not None]
+        present = [leaf for leaf in reached if leaf.parameter.grad is not None]
+        stale = [leaf for leaf in present if leaf.stale]
         # of a loop's own step, it is not known which gradients it uses
-        if stale and (any(stale) if optimizer is not None else all(stale)):
+        if stale and (optimizer is not None or len(stale) == len(present)):
             self._flags.add("uncleared_steps")
-        if reached and self._was_cleared_early(reached):
+        if present and self._looks:
+            self._clears_early = self._are_zeroed(present) and any(leaf.nonzero for leaf in reached)
+        if reached and (self._clears_early or not present):
             self._flags.add("cleared_steps")
 
-    def _was_cleared_early(self, reached: Sequence[Leaf]) -> bool:
-        present = [leaf.parameter.grad for leaf in reached]
-        if all(gradient is None for gradient in present):
-            return True
-        if self._looks:
-            zero = all(gradient is None or is_zero(gradient) for gradient in present)
-            self._clears_early = zero and any(leaf.nonzero for leaf in reached)
-        return self._clears_early
+    @staticmethod
+    def _are_zeroed(leaves: Sequence[Leaf]) -> bool:
+        gradients = [leaf.parameter.grad for leaf in leaves]
+        return all(gradient is None or is_zero(gradient) for gradient in gradients)
 
     def _is_without_backward(self, optimizer: Optimizer | None) -> bool:
         """No watched parameter was reached: the others' gradients tell, from the second time on."""
@@ -188,7 +190,7 @@ class Calls:
             leaf.reached = 0
 
     def _take_discarded(self) -> int:
-        discarded = max((leaf.discarded for leaf in self._leaves), default=0)
+        discarded = max([leaf.discarded for leaf in self._leaves], default=0)
         for leaf in self._leaves if discarded else ():
             leaf.discarded = 0
         return discarded
@@ -219,21 +221,9 @@ class Calls:
     def _held(self, optimizer: Optimizer | None) -> list[Leaf]:
         if optimizer is None:
             return self._leaves
-        size = sum(len(group["params"]) for group in optimizer.param_groups)
+        groups = len(optimizer.param_groups)
         known = self._members.get(id(optimizer))
-        if known is None or known[0] != size:  # groups may grow
+        if known is None or known[0] != groups:  # groups that grow are seen at the next refresh
             inside = {id(p) for p in self._parameters(optimizer)}
-            known = self._members[id(optimizer)] = size, [x for x in self._leaves if id(x.parameter) in inside]
+            known = self._members[id(optimizer)] = groups, [x for x in self._leaves if id(x.parameter) in inside]
         return known[1]
-
-
-def _untraced(hook: Callable[..., None]) -> Callable[..., None]:
-    """A hook that no compiled step traces. This imports the compiler: when it is first called, as optimizers do too."""
-    untraced: list[Callable[..., None]] = []
-
-    def call(*args: Any) -> None:
-        if not untraced:
-            untraced.append(torch.compiler.disable(hook))
-        untraced[0](*args)
-
-    return call

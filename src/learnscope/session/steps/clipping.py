@@ -82,6 +82,10 @@ class GradientReader:
         self._new: set[int] = set()
         """Positions that were clipped since an optimizer last stepped."""
 
+    @property
+    def has_read(self) -> bool:
+        return bool(self._rows)
+
     def forget(self) -> None:
         """Drop what was read for steps that have been taken; a clip for the coming one may have been seen already."""
         for position in self._rows.keys() - self._new:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any, Protocol
 
-import torch
 from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
@@ -18,6 +17,7 @@ from learnscope.session.engine import Engine
 from learnscope.session.steps import clipping
 from learnscope.session.steps.attempts import Attempts
 from learnscope.session.steps.calls import Calls
+from learnscope.session.steps.optimizers import untraced
 from learnscope.session.steps.readings import Readings
 from learnscope.session.steps.turns import Turns
 
@@ -103,15 +103,14 @@ class StepEnds:
         self._readings.follow(followed, clock)
         if not followed:
             return
-        # a compiled optimizer.step must not trace into the probes; this imports the compiler, as an optimizer has done
-        before, after = torch.compiler.disable(self._before), torch.compiler.disable(self._after)
+        before, after = untraced(self._before), untraced(self._after)
         for optimizer in followed:
             self._handles.append(optimizer.register_step_pre_hook(before))
             self._handles.append(optimizer.register_step_post_hook(after))
 
     def find_optimizers(self) -> None:
         """Follow the optimizers that step parameters of the model. Those that have not by the first step never will."""
-        self._search = register_optimizer_step_pre_hook(torch.compiler.disable(self._on_any_step))
+        self._search = register_optimizer_step_pre_hook(untraced(self._on_any_step))
 
     def gradients(self) -> Gradients:
         """The gradients as each optimizer was given them, with their statistics from before a clip."""
@@ -130,7 +129,7 @@ class StepEnds:
     def forget(self) -> None:
         self._readings.forget()
         self.skipped = False
-        if self._subject.optimizers:
+        if self._search is not None and self._subject.optimizers:
             self._stop_search()
 
     def close(self) -> None:

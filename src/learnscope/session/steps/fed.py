@@ -18,7 +18,8 @@ class FedProbes:
     @property
     def at_steps(self) -> list[tuple[Bound, frozenset[str], bool]]:
         """Those that are handed something at the loop's steps, what that is, and whether they collect it."""
-        self._look()
+        if self._known != len(self._engine.bound):
+            self._look()
         return self._at_steps
 
     @property
@@ -27,12 +28,11 @@ class FedProbes:
 
         None with data to evaluate on: the loop's loss is then looked for in what it hands over.
         """
-        self._look()
+        if self._known != len(self._engine.bound):
+            self._look()
         return self._collector
 
     def _look(self) -> None:
-        if self._known == len(self._engine.bound):
-            return
         self._known = len(self._engine.bound)
         fed = [(b, b.probe.needs & FED, collects_until_epoch(b.probe)) for b in self._engine.bound]
         self._at_steps = [each for each in fed if each[1] and (each[2] or each[0].probe.at != "epoch")]

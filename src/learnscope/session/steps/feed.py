@@ -96,13 +96,14 @@ class Feed:
         if self._step is None:
             return
         step = self._step
-        handed = HandedOver(self._logged, self._batch, self._examples, rows=self._rows_behind(step))
+        rows = self._rows_behind(step) if self.rows else {}
+        handed = HandedOver(self._logged, self._batch, self._examples, rows=rows)
         self._step, self._logged, self._batch, self._examples = None, {}, None, []
         self._complete(step, handed)
 
     def _rows_behind(self, step: int) -> dict[str, list[int | str]]:
         """The ids of the examples, if the loss of the step is a number here and stands out."""
-        losses = [as_number(value) for value in self._logged.get("loss", ())] if self.rows else []
+        losses = [as_number(value) for value in self._logged.get("loss", ())]
         known = [loss for loss in losses if loss is not None]
         if not known or not self._losses.stands_out(sum(known) / len(known)):
             return {}
@@ -110,7 +111,7 @@ class Feed:
         return {name: rows[:MOST] for name, rows in found.items() if rows}
 
     def _put(self, step: int, content: dict[str, Any]) -> None:
-        if self._step != step:
+        if self._step is not None and self._step != step:
             self.flush()
         self._step = step
         if "logged" in content:

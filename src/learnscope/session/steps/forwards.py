@@ -23,6 +23,7 @@ from learnscope.task import unwrap
 from learnscope.task.shapes import logits_in
 from learnscope.tensor.context import plain_arithmetic
 from learnscope.tensor.features.inputs import norm_drifts, root_mean_square
+from learnscope.tensor.features.outputs import output_numbers
 from learnscope.tensor.features.small_inputs import is_small
 
 Safely = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -75,7 +76,7 @@ class Forwards:
                 logits = logits_in(output)
             except TypeError:  # outputs of a form of their own
                 return
-            self.calls[-1].rms["model"] = _rms(logits)
+            self.calls[-1].rms["model"], self.calls[-1].outputs = _rms(logits), output_numbers(logits)
 
     def _first(self, _args: Any, output: Any) -> None:
         if self.calls and "first" not in self.calls[-1].rms and isinstance(output, Tensor):

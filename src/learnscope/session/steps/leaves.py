@@ -21,17 +21,16 @@ class Mark:
 
     def holds(self, gradient: Tensor) -> bool:
         """Whether this is the same gradient, and nothing has written it. False where that cannot be known."""
-        return self.version is not None and self.gradient() is gradient and version(gradient) == self.version
+        # one that counts no writes has no mark with a version
+        return self.version is not None and self.gradient() is gradient and gradient._version == self.version
 
 
 def marked(gradient: Tensor, writes: int = 0) -> Mark:
     """The gradient as it will stand after so many writes."""
-    now = version(gradient)
-    return Mark(weakref.ref(gradient), None if now is None else now + writes)
-
-
-def version(gradient: Tensor) -> int | None:
-    return None if gradient.is_inference() else gradient._version
+    try:
+        return Mark(weakref.ref(gradient), gradient._version + writes)
+    except RuntimeError:  # an inference tensor counts no writes
+        return Mark(weakref.ref(gradient), None)
 
 
 @dataclass(slots=True)

@@ -35,6 +35,8 @@ class Listening:
 
     def plan(self, due: Sequence[Bound]) -> None:
         """Begin to listen for the probes that are due at the coming step, or stop."""
+        if not due and self._begun and not self._listening:  # most steps
+            return
         self.stop()
         self._of_losses = [bound for bound in due if "loss_calls" in bound.probe.needs]
         of_forwards = any("forwards" in bound.probe.needs for bound in due)

@@ -1,13 +1,16 @@
-"""Optimizers that can be followed."""
+"""Optimizers that can be followed, and hooks on their steps."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
 
+import torch
 from torch import nn
 from torch.optim import LBFGS, Optimizer
+
+R = TypeVar("R")
 
 
 def as_optimizers(optimizer: Any, model: nn.Module) -> list[Optimizer]:
@@ -68,3 +71,18 @@ def _steps_in_backward(model: nn.Module, optimizers: Sequence[Optimizer]) -> boo
     single = [o for o in optimizers if sum(len(group["params"]) for group in o.param_groups) == 1]
     hooked = any(getattr(p, "_post_accumulate_grad_hooks", None) for p in model.parameters())
     return hooked and len(single) > 1 and len(single) == len(optimizers)
+
+
+def untraced(hook: Callable[..., R]) -> Callable[..., R]:
+    """A hook that no compiled step traces, and that costs one call more in any other.
+
+    `torch.compiler.disable` imports the compiler: when the hook is first called, as optimizers do too.
+    """
+    apart: list[Callable[..., R]] = []
+
+    def call(*args: Any) -> R:
+        if not apart:
+            apart.append(torch.compiler.disable(hook))
+        return apart[0](*args) if torch.compiler.is_compiling() else hook(*args)
+
+    return call

@@ -52,7 +52,8 @@ class Readings:
 
     def forget(self) -> None:
         self._read, self._unheld, self._scale = {}, None, 1.0
-        self._reader.forget()
+        if self._reader.has_read:
+            self._reader.forget()
 
     @property
     def several(self) -> bool:

@@ -10,10 +10,13 @@ import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from learnscope.tensor.adapters.orthonormal import orthonormal
 from learnscope.tensor.context import plain, plain_arithmetic
 from learnscope.tensor.features.representation import effective_ranks
 from learnscope.tensor.grouping import compute_in_groups
@@ -153,9 +156,8 @@ def _stack(updates: Sequence[Factors]) -> tuple[Tensor, Tensor, Tensor]:
 def _decompose_together(updates: Sequence[Factors], vectors: bool) -> list[Decomposed]:
     with plain_arithmetic(updates[0].left.device):
         left, right, scaling = _stack(updates)
-        mode = "reduced" if vectors else "r"
-        q_left, r_left = torch.linalg.qr(left, mode=mode)
-        q_right, r_right = torch.linalg.qr(right.mT, mode=mode)
+        decomposed = orthonormal if vectors else partial(torch.linalg.qr, mode="r")
+        (q_left, r_left), (q_right, r_right) = decomposed(left), decomposed(right.mT)
         core = scaling[:, None, None] * (r_left @ r_right.mT)
         # the small core is not finite where a factor is not; LAPACK would refuse the whole batch
         broken = ~core.isfinite().all((1, 2))
@@ -209,17 +211,24 @@ def spectrum_numbers(spectra: Sequence[Tensor], *, tolerance: float = TOLERANCE)
     lengths = torch.tensor([len(values) for values in spectra])
     if not len(lengths):
         return Numbers({}, {})
-    sigma = torch.nn.utils.rnn.pad_sequence([values.cpu().double() for values in spectra], batch_first=True)
+    sigma = _padded(spectra)
     with plain_arithmetic(sigma.device):
         table = {name: values.tolist() for name, values in _table(sigma, lengths, tolerance).items()}
     reasons: dict[str, dict[int, str]] = {}
-    for name, values in table.items():
-        for place, value in enumerate(values):
-            if not math.isfinite(value):
-                reason = DEFICIENT if math.isinf(value) else ONE_VALUE if name == "leading_gap" else ZERO
-                broken = math.isnan(table["largest_sv"][place])
-                reasons.setdefault(name, {})[place] = NOT_FINITE if broken else reason
+    names = list(table)
+    for row, place in np.argwhere(~np.isfinite(list(table.values()))).tolist():
+        name, value = names[row], table[names[row]][place]
+        reason = DEFICIENT if math.isinf(value) else ONE_VALUE if name == "leading_gap" else ZERO
+        broken = math.isnan(table["largest_sv"][place])
+        reasons.setdefault(name, {})[place] = NOT_FINITE if broken else reason
     return Numbers(table, reasons)
+
+
+def _padded(spectra: Sequence[Tensor]) -> Tensor:
+    """The values [spectra, longest] in float64 on the CPU, with zeros after the shorter ones."""
+    if len({len(values) for values in spectra}) == 1:
+        return torch.stack(list(spectra)).cpu().double()
+    return torch.nn.utils.rnn.pad_sequence([values.cpu().double() for values in spectra], batch_first=True)
 
 
 def _table(sigma: Tensor, lengths: Tensor, tolerance: float) -> dict[str, Tensor]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -15,9 +16,6 @@ INTRUDERS, SIMILARITY = 10, 0.5
 NEAR_RIGHT, NEAR_ZERO = 1e-6, 1 - 1e-4
 """Squared cosines: below the first an angle is within 0.06° of a right angle, above the second it is below 0.6°. The
 square of a sine is then at least 1e-4, and 1 − cos² gives the sine to twelve digits."""
-TOGETHER = 1 << 22
-"""Entries of spans of equal shape that are compared by one call."""
-
 Spans = tuple[Tensor, Tensor]
 
 
@@ -29,21 +27,17 @@ def subspace_drifts(pairs: Sequence[Spans]) -> list[tuple[float, float]]:
     come from their cosine, small ones from their sine (Björck & Golub 1973; Knyazev & Argentati 2002): an arc cosine
     alone cannot tell angles below 1e-8 from 0.
     """
-    return compute_in_groups(
-        pairs,
-        lambda pair: tuple((span.shape, span.dtype, span.device) for span in pair),
-        _drifts,
-        at_once=lambda pair: TOGETHER // max(span.numel() for span in pair),
-    )
+    key = lambda pair: tuple((span.shape, span.dtype, span.device) for span in pair)  # noqa: E731
+    return compute_in_groups(pairs, key, _drifts)
 
 
 def _drifts(pairs: Sequence[Spans]) -> list[tuple[float, float]]:
     device = pairs[0][1].device
     with plain_arithmetic(device):
-        a, b = (together(spans).to(device).double() for spans in zip(*pairs, strict=True))
-        if a.shape[2] < b.shape[2]:
+        a, b = ([rowwise(span, device) for span in spans] for spans in zip(*pairs, strict=True))
+        if a[0].shape[1] < b[0].shape[1]:
             a, b = b, a
-        inner = a.mT @ b
+        inner = _inner_products(a, b)
         cosines = torch.linalg.eigvalsh(inner.mT @ inner).clamp(0.0, 1.0)  # squared, the smallest first
         angle = cosines[:, 0].sqrt().acos()
         drift = (1 - cosines).mean(1).sqrt()
@@ -51,32 +45,34 @@ def _drifts(pairs: Sequence[Spans]) -> list[tuple[float, float]]:
         wide, narrow = cosines[:, 0] < NEAR_RIGHT, cosines[:, 0] > NEAR_ZERO
         if bool(wide.any()):
             angle[wide] = torch.linalg.svdvals(inner[wide])[:, -1].clamp(max=1.0).acos()
-        if bool(narrow.all()) and torch.equal(a, b):  # frozen factors: nothing has turned, and no digit is lost
-            angle, drift = torch.zeros_like(angle), torch.zeros_like(drift)
-        elif bool(narrow.any()):
-            rest = b[narrow] - a[narrow] @ inner[narrow]  # the part of the smaller span outside the larger
-            angle[narrow] = torch.linalg.eigvalsh(rest.mT @ rest)[:, -1].clamp(0.0, 1.0).sqrt().asin()
-            drift[narrow] = torch.linalg.matrix_norm(rest) / b.shape[2] ** 0.5
+        if bool(narrow.any()):
+            places = narrow.nonzero().flatten().tolist()
+            sines = torch.stack([_outside(a[place], b[place], inner[place]) for place in places])
+            angle[narrow] = torch.linalg.eigvalsh(sines)[:, -1].clamp(0.0, 1.0).sqrt().asin()
+            drift[narrow] = (sines.diagonal(0, 1, 2).sum(1) / b[0].shape[1]).sqrt()
         return list(zip(angle.tolist(), drift.tolist(), strict=True))
 
 
-def together(spans: Sequence[Tensor]) -> Tensor:
-    """Spans of one shape as one tensor [spans, d, k], each column in consecutive memory, as QR leaves them.
+def _inner_products(a: Sequence[Tensor], b: Sequence[Tensor]) -> Tensor:
+    """aᵀb of every pair, [pairs, i, j]. On a CPU with NumPy, which takes half of torch's time for long, thin factors,
+    and does not need them in one piece of memory."""
+    if not a[0].is_cpu:
+        return torch.stack(list(a)).mT @ torch.stack(list(b))
+    return torch.from_numpy(np.stack([x.numpy().T @ y.numpy() for x, y in zip(a, b, strict=True)]))
 
-    A view where they already are such slices of one tensor: they are then compared without a copy, which would take
-    longer than to compare them. The layout is always the same, and with it every digit of a comparison.
-    """
-    first = spans[0]
-    (d, k), memory = first.shape, first.untyped_storage().data_ptr()
-    start, size, layout = first.data_ptr(), first.nbytes, (1, d)
-    if all(
-        span.stride() == layout
-        and span.data_ptr() == start + size * place
-        and span.untyped_storage().data_ptr() == memory
-        for place, span in enumerate(spans)
-    ):
-        return first.as_strided((len(spans), d, k), (d * k, 1, d))
-    return torch.stack([span.mT for span in spans]).mT
+
+def _outside(a: Tensor, b: Tensor, inner: Tensor) -> Tensor:
+    """The squared sines as a matrix [j, j]: of the part of the smaller span `b` that is outside of `a`."""
+    if torch.equal(a, b):  # a frozen factor: it has not turned, and no digit is lost
+        return torch.zeros_like(inner)
+    rest = b - a @ inner
+    return rest.mT @ rest
+
+
+def rowwise(span: Tensor, device: torch.device) -> Tensor:
+    """On the device in float64, each row in consecutive memory: the layout decides on every digit of a comparison."""
+    ready = span.dtype is torch.float64 and span.device == device
+    return (span if ready else span.to(device).double()).contiguous()
 
 
 def best_matches(weight: Tensor, factors: Factors, k: int = INTRUDERS) -> Tensor:

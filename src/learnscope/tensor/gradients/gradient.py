@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from learnscope.tensor.context import arithmetic_dtype, plain, plain_arithmetic
+from learnscope.tensor.gradients.few import few_statistics
 from learnscope.tensor.kernels import COMPILED_DTYPES, Form, compiled_gradient_partials, wants_compiler
 from learnscope.tensor.rows import CACHED, SMALLEST_SAFE, WIDTH, Batch, Pack, batches, plan, workspace
 
@@ -111,6 +112,9 @@ def row_squares(rows: Tensor) -> Tensor:
 
 def _statistics(tensors: Sequence[Tensor], form: Form, *, counting: bool) -> Tensor:
     """`[4, tensors]`, or `[1, tensors]` with the squares alone."""
+    few = few_statistics(tensors, counting=counting) if form == "auto" else None
+    if few is not None:
+        return torch.from_numpy(few)
     device = tensors[0].device if tensors else torch.device("cpu")
     with plain_arithmetic(device):
         held = [stored(index, tensor) for index, tensor in enumerate(tensors)]

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -72,8 +73,11 @@ def delta_statistics(
         pairs = [(plain(a), plain(b)) for a, b in zip(new, old, strict=True)]
         compiled = wants_compiler(sum(tensor.numel() for tensor, _ in pairs), form)
         fold = Fold(pairs, thresholds)
-        for batch in batches(pairs):
-            fold.add(batch, compiled)
+        if not compiled and all(a.is_cpu and a.dtype is b.dtype is torch.float32 and b.is_cpu for a, b in pairs):
+            fold.add_on_host()
+        else:
+            for batch in batches(pairs):
+                fold.add(batch, compiled)
         fold.join()
         return _table(fold, pairs)
 
@@ -92,7 +96,9 @@ def _check(new: Sequence[Tensor], old: Sequence[Tensor]) -> None:
 def _table(fold: Fold, pairs: Sequence[Group]) -> DeltaTable:
     total, l1, sum_squares, largest, old_sum_squares, sign_flips, bits = fold.columns[:PARTIALS]
     entries = torch.tensor([new.numel() for new, _ in pairs], dtype=torch.float64, device="cpu")
-    comparable = [common_dtype(new.dtype, old.dtype) == old.dtype for new, old in pairs]
+    narrower = [common_dtype(new.dtype, old.dtype) != old.dtype for new, old in pairs]
+    if any(narrower):
+        bits = bits.masked_fill(torch.tensor(narrower, dtype=torch.bool, device="cpu"), torch.nan)
     return DeltaTable(
         entries=entries,
         total=total,
@@ -102,7 +108,7 @@ def _table(fold: Fold, pairs: Sequence[Group]) -> DeltaTable:
         largest=largest,
         old_sum_squares=old_sum_squares,
         sign_flips=sign_flips,
-        bits_changed=bits.where(torch.tensor(comparable, dtype=torch.bool, device="cpu"), torch.nan),
+        bits_changed=bits,
         nan=fold.columns[-2],
         inf=fold.columns[-1],
         within=fold.within(entries),
@@ -112,8 +118,9 @@ def _table(fold: Fold, pairs: Sequence[Group]) -> DeltaTable:
 def _centred_squares(pairs: Sequence[Group], entries: Tensor, total: Tensor, sum_squares: Tensor) -> Tensor:
     """Σ(Δ − mean)² of each pair; computed again in float64 only where the difference of sums would be noise."""
     explained = total.square() / entries
-    centred = (sum_squares - explained).clamp(min=0)
-    for index in ((explained > LOST_DIGITS * sum_squares) & (entries > 1)).nonzero().flatten().tolist():
+    centred = (sum_squares - explained).clamp_(min=0)
+    lost = (explained.numpy() > LOST_DIGITS * sum_squares.numpy()) & (entries.numpy() > 1)
+    for index in np.flatnonzero(lost).tolist():
         near = float(total[index] / entries[index])  # the mean that the float32 pass gave
         first = second = 0.0
         for new, old in pieces(pairs[index]):

@@ -3,7 +3,7 @@
 import math
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -19,14 +19,17 @@ from learnscope.tensor.kernels import (
     compiled_partials,
     suspect_rows,
 )
-from learnscope.tensor.rows import SMALLEST_SAFE, WIDTH, Batch, Group
-from learnscope.tensor.updates.host import host_totals
+from learnscope.tensor.rows import CACHED, SMALLEST_SAFE, WIDTH, Batch, Group, batches, plan
+from learnscope.tensor.updates.host import host_partials, may_be_suspect
 
 HELD_ROWS = 1 << 15
 """Rows held before they are added up on a CPU: 1.3 MB of partials with three thresholds, still in the cache."""
 
 HELD_BYTES = 16 << 20
 """Bytes held before they are added up on an accelerator, which needs a host sync each time."""
+
+PACKED = 1 << 20
+"""Entries in one matrix of small tensors on a CPU."""
 
 EXACT_ROWS = 512
 """Rows computed again in float64 at a time."""
@@ -64,19 +67,15 @@ class Fold:
     def within(self, entries: Tensor) -> Tensor:
         """[tensors, thresholds]: how many of each tensor's entries are within each threshold, as they were given."""
         # rows are padded with pairs of zeros, which are within every threshold that is not negative
-        padding = (self.entries_read - entries)[:, None] * (self.cuts >= 0)
-        counts = torch.empty(len(self.pairs), len(self._order), dtype=torch.float64, device="cpu")
-        counts[:, self._order] = self.columns[PARTIALS:-2].T - padding
-        return counts
+        # NumPy, as its calls take less time on small arrays
+        padding = (self.entries_read - entries).numpy()[:, None] * (self.cuts.numpy() >= 0)
+        counts = np.empty((len(self.pairs), len(self._order)))
+        counts[:, self._order] = self.columns.numpy()[PARTIALS:-2].T - padding
+        return torch.from_numpy(counts)
 
     def add(self, batch: Batch, compiled: bool) -> None:
         """Reduce the rows of a batch; they are added up later, as that needs a host sync on an accelerator."""
         new, old = batch.rows
-        if not compiled and isinstance(batch.owner, int) and new.is_cpu and {new.dtype, old.dtype} == {torch.float32}:
-            totals = host_totals(new, old, self.rounded)
-            if totals is not None:
-                self._add_totals(batch, totals)
-                return
         dtype = arithmetic_dtype(new, old)
         key = dtype, new.device
         cuts = self._cuts.get(key)
@@ -86,7 +85,9 @@ class Fold:
         # packed rows are few and of any dtype: not worth a kernel
         use_kernel = compiled and isinstance(batch.owner, int) and {new.dtype, old.dtype} <= COMPILED_DTYPES
         fused = compiled_partials(new, old, cuts) if use_kernel else None
-        if fused is None:
+        if fused is None and new.is_cpu and new.dtype is old.dtype is torch.float32:
+            held = Held(batch, torch.from_numpy(host_partials(new, old, self.rounded)), None)
+        elif fused is None:
             if key not in self._passes:
                 self._passes[key] = ChunkedPass(*key)
             held = Held(batch, self._passes[key](new, old, cuts), None)
@@ -97,6 +98,26 @@ class Fold:
         self._held_rows += len(new)
         if self._held_bytes >= HELD_BYTES or (new.is_cpu and self._held_rows >= HELD_ROWS):
             self.join()
+
+    def add_on_host(self) -> None:
+        """All pairs, which are float32 on a CPU: small ones are copied into shared rows, so that calls are few."""
+        layout = plan(tuple((new.numel(), new.dtype, new.device) for new, _ in self.pairs), CACHED, PACKED)
+        newer, older = [new for new, _ in self.pairs], [old for _, old in self.pairs]
+        for pack in layout.packs:
+            new, old = pack.fill(newer, "newer").rows[0], pack.fill(older, "older").rows[0]
+            partials = host_partials(new, old, self.rounded)
+            if may_be_suspect(partials):
+                batch = Batch(rows=(new, old), owner=pack.owner)
+                self._join_one(batch, torch.from_numpy(partials), suspect_rows(torch.from_numpy(partials)))
+                continue
+            self.entries_read.numpy()[pack.members] = np.diff(pack.starts, append=len(new)) * WIDTH
+            columns = self.columns.numpy()[: len(partials)]
+            columns[:, pack.members] = np.add.reduceat(partials, pack.starts, axis=1)
+            columns[LARGEST, pack.members] = np.maximum.reduceat(partials[LARGEST], pack.starts)
+        owners = torch.tensor(layout.large, dtype=torch.int64, device="cpu")
+        for batch in batches([self.pairs[index] for index in layout.large]):
+            owner = layout.large[batch.owner] if isinstance(batch.owner, int) else owners[batch.owner]
+            self.add(replace(batch, owner=owner), compiled=False)
 
     def _add_totals(self, batch: Batch, totals: NDArray[np.float64]) -> None:
         self.entries_read[batch.owner] += batch.rows[0].numel()
