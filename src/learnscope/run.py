@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from numpy.typing import NDArray
 
 from learnscope.record import Finding, Record
+from learnscope.record.findings_list import Findings
 from learnscope.store.backend import FolderBackend
 from learnscope.store.files import write_json
 from learnscope.store.reader import RunReader
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from learnscope.ledger import Ledger
     from learnscope.model.updates.patch_info import PatchInfo
     from learnscope.store.compact import CompactInfo
+
+Format = Literal["markdown", "html", "png"]
 
 
 class Run(RunReader):
@@ -56,6 +59,7 @@ class Run(RunReader):
 
         From an `ExampleLedger`. `attrs` of the table has how many labels are likely to be wrong (`number`, `low`,
         `high`) and the share of these rows that should be (`precision`); it is empty if there is no sign of any.
+        `suggested` is the class that was predicted instead in most of the wrong presentations.
         """
         from learnscope.findings.examples.noise_estimate import suspicious
 
@@ -90,7 +94,7 @@ class Run(RunReader):
 
     def findings(
         self, cuts: Cuts | None = None, *, baseline: Run | None = None, acknowledged: str | Path | None = None
-    ) -> list[Finding]:
+    ) -> Findings:
         """What the records show: the most severe first, causes before symptoms, and symptoms inside their causes.
 
         With a `baseline`, another run of the same project, each says whether it is `new` or `worse`, and those that are
@@ -105,21 +109,33 @@ class Run(RunReader):
 
         return checks_of(self, cuts)
 
-    def report(self, folder: str | Path | None = None, *, findings: Sequence[Finding] | None = None) -> Path:
+    def report(
+        self,
+        folder: str | Path | None = None,
+        *,
+        findings: Sequence[Finding] | None = None,
+        format: Format = "markdown",
+    ) -> Path:
         """Write report.md with its figures, by default into the run folder, which then also keeps findings.json.
 
+        With `format="html"` it is one file, report.html, which needs no network; with `"png"` the figures alone.
         Pass `findings` if they are known already. With another folder, nothing is written into the run's own.
         """
-        return self.report_with_findings(folder, findings=findings)[0]
+        return self.report_with_findings(folder, findings=findings, format=format)[0]
+
+    def page(self, folder: str | Path | None = None, *, findings: Sequence[Finding] | None = None) -> Path:
+        """Write report.html, the report as one file: `run.report(format="html")`."""
+        return self.report(folder, findings=findings, format="html")
 
     def report_with_findings(
         self, folder: str | Path | None = None, *, findings: Sequence[Finding] | None = None,
-        records: RunReader | None = None,
+        records: RunReader | None = None, format: Format = "markdown",
     ) -> tuple[Path, list[Finding]]:  # fmt: skip
         """As `report`, and the findings that it states; the records are read once for both, or are those given."""
         from learnscope.reading.gather import one_pass
-        from learnscope.report.markdown import write_report
 
+        if format not in get_args(Format):
+            raise ValueError(f"format={format!r}: there are {', '.join(get_args(Format))}")
         target = folder if folder is not None else self.path and self.path / "report"
         if target is None:
             raise ValueError("this run is in memory: say where the report goes, run.report('folder')")
@@ -128,7 +144,7 @@ class Run(RunReader):
         if folder is None and self.path is not None:
             write_json(self.path / "findings.json", [finding.to_json() for finding in stated])
         name = self.path.resolve().name if self.path else "run"
-        return write_report(records, stated, Path(target), name=name), stated
+        return _written(records, stated, Path(target), name, format), stated
 
     def export_patch(self, old: Any, new: Any, path: str | Path | None = None) -> PatchInfo:
         """Write a patch that turns the checkpoint `old` into `new`; see `learnscope.export_patch`. Needs torch.
@@ -165,13 +181,33 @@ class Run(RunReader):
         return compact(self.path)
 
     def __repr__(self) -> str:
-        return f"Run({str(self.path) if self.path else 'in memory'!r})"
+        from learnscope.report.shown import run_line
+
+        return run_line(self, findings_in)
+
+    def _repr_html_(self) -> str:
+        from learnscope.report.shown import run_card
+
+        return run_card(self, findings_in)
+
+
+def _written(records: RunReader, findings: list[Finding], target: Path, name: str, format: Format) -> Path:
+    if format == "html":
+        from learnscope.report.page.writing import write_run
+
+        return write_run(records, findings, target, name=name)
+    from learnscope.report.markdown import write_figures, write_report
+
+    if format == "png":
+        write_figures(records, target)
+        return target
+    return write_report(records, findings, target, name=name)
 
 
 def findings_in(
     records: RunReader, cuts: Cuts | None = None, *, baseline: RunReader | None = None,
     acknowledged: str | Path | None = None,
-) -> list[Finding]:  # fmt: skip
+) -> Findings:  # fmt: skip
     """As `Run.findings`, of records that have been read already."""
     from learnscope.findings import find
     from learnscope.findings.acknowledged import marked, read_acknowledged
@@ -180,7 +216,7 @@ def findings_in(
     found = find(records, cuts)
     if baseline is not None:
         found = held_against(found, find(baseline, cuts))
-    return marked(found, read_acknowledged(acknowledged))
+    return Findings(marked(found, read_acknowledged(acknowledged)))
 
 
 def open_run(path: str | Path) -> Run:

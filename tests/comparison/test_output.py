@@ -46,7 +46,7 @@ def test_everything_is_written_and_says_the_same(three: list[Path], tmp_path: Pa
     assert body["weights"]["steps"] == {"a": 12, "b": 12}
     text = page.read_text()
     assert "# a, b and c compared" in text
-    assert "a and b part at step 7, the same bit for bit at the 6 common steps before" in text
+    assert "a and b diverge at step 7, the same bit for bit at the 6 common steps before" in text
     assert "| optimizers.0.groups.0.lr | 0.1 | 0.1 | 0.3 |" in text
     assert "The weights of c are not compared: it kept none; w.save_state()" in text
     for name in body["figures"]:
@@ -151,11 +151,11 @@ def test_sentences() -> None:
     apart = compared(same, made({5: 1.0})).partings[0]
     assert "no step in common" in parting_text(apart, 0.0)
     close = compared(same, made({1: 1.0, 2: 2.0 + 1e-12})).partings[0]
-    assert "part at step 2, the same bit for bit at the one common step before: in Loss loss (2, +1e-12)." in (
+    assert "diverge at step 2, the same bit for bit at the one common step before: in Loss loss (2, +1e-12)." in (
         parting_text(close, 0.0)
     )
     first = compared(same, made({1: math.nan, 2: 2.0}), tolerance=1e-3).partings[0]
-    assert "part at step 1, which is the first that they have in common: in Loss loss (1, nan)." in (
+    assert "diverge at step 1, which is the first that they have in common: in Loss loss (1, nan)." in (
         parting_text(first, 1e-3)
     )
 
@@ -172,7 +172,7 @@ def test_the_command(three: list[Path], tmp_path: Path, capsys: pytest.CaptureFi
     before = sorted(tmp_path.rglob("*"))
     assert main(["compare", *map(str, three)]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "a and b part at step 7" in said
+    assert "a and b diverge at step 7" in said
     assert "optimizers.0.groups.0.lr 0.1 0.1 0.3" in said
     assert "Weights of b from those of a" in said
     assert sorted(tmp_path.rglob("*")) == before, "nothing is written unless asked for"

@@ -217,6 +217,23 @@ def test_names_survive_markdown() -> None:
     assert escape("a * b * c") == "a \\* b \\* c"
 
 
+@pytest.mark.parametrize("width", [40, 80, 200])
+@pytest.mark.parametrize("words", [1, 30, 300])
+def test_a_shortened_finding_keeps_its_title_and_what_to_do(width: int, words: int) -> None:
+    finding = replace(FINDING, detail="several words " * words, advice="do this and that " * words)
+    out = io.StringIO()
+    print_findings([finding, finding], Console(file=out, width=width), more="All of it: --full.")
+    blocks = [block.splitlines() for block in out.getvalue().strip().split("\n\n")]
+    assert blocks.pop() == ["All of it: --full."]
+    for block in blocks:
+        assert len(block) <= 5
+        assert max(map(len, block)) <= width
+        assert block[0].startswith("WARNING  A title")
+        assert any(line.startswith("   several words") for line in block)
+        assert any(line.startswith("   → do this and that") for line in block)
+        assert (words > 1 and width < 200) <= any(line.endswith(" …") for line in block)
+
+
 def test_findings_on_a_terminal() -> None:
     out = io.StringIO()
     print_findings([FINDING], Console(file=out, width=60))

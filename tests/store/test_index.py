@@ -302,13 +302,13 @@ def test_only_what_is_asked_for_is_read(folder: Path, monkeypatch: pytest.Monkey
     """Memory is bounded by what is shown: a series does not read the numbers of the others."""
     ls.open_run(folder).columns()
     read: list[int] = []
-    real = index.Words.read
+    real = index.Words.read_rows
 
-    def counted(words: index.Words, offset: int, count: int, check: int) -> object:
-        read.append(count)
-        return real(words, offset, count, check)
+    def counted(words: index.Words, offset: int, count: int, checks: list[int]) -> object:
+        read.append(count * len(checks))
+        return real(words, offset, count, checks)
 
-    monkeypatch.setattr(index.Words, "read", counted)
+    monkeypatch.setattr(index.Words, "read_rows", counted)
     columns = ls.open_run(folder).columns()
     records = len(columns.heads)
     read.clear()

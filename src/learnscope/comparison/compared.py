@@ -16,7 +16,8 @@ from learnscope.comparison.table import Line, as_frame, line
 from learnscope.comparison.weights import compare_weights
 from learnscope.options import nearest
 from learnscope.reading.gather import Series
-from learnscope.reading.words import listed
+from learnscope.reading.words import count, listed
+from learnscope.record.display import one_line
 from learnscope.run import Run
 from learnscope.store.backend import RunError
 
@@ -46,10 +47,19 @@ def compare(
 class Comparison:
     """Runs side by side. Everything is read at construction: a run that is still being written does not change it."""
 
-    def __init__(self, runs: dict[str, Run], metrics: Sequence[str] | None, tolerance: float) -> None:
+    def __init__(
+        self,
+        runs: dict[str, Run],
+        metrics: Sequence[str] | None = None,
+        tolerance: float = 0.0,
+        *,
+        weights: bool = True,
+    ) -> None:
         manifests = {label: run.manifest for label, run in runs.items()}
         folders = {label: run.path for label, run in runs.items()}
         self.tolerance = tolerance
+        self.opened = runs
+        """The runs themselves, by label."""
         self._series: dict[str, SeriesOf] = {label: read_series(run) for label, run in runs.items()}
         self.runs = [facts_of(label, run, manifests[label], self._series[label]) for label, run in runs.items()]
         """Label, folder, steps and status of each run, in the order given."""
@@ -67,8 +77,8 @@ class Comparison:
         """A summary of every series, for `table()`."""
         self.audits = read_audits(runs, self._series) if metrics is None else {}
         """What was measured of finished models, where runs hold that."""
-        self.weights = compare_weights(folders, manifests)
-        """How far the last weights are from the first run's, where runs kept any."""
+        self.weights = compare_weights(folders if weights else {}, manifests if weights else {})
+        """How far the last weights are from the first run's, where runs kept any; empty if not asked for."""
 
     @property
     def labels(self) -> list[str]:
@@ -130,6 +140,12 @@ class Comparison:
             raise RunError("none of these runs holds an audit: ls.audit and `learnscope audit` make them")
         return save_audits(self.audits, Path(folder))
 
+    def page(self, folder: str | Path) -> Path:
+        """Write compare.html: one file with what differs, curves over each other and differences of heatmaps."""
+        from learnscope.comparison.page import write_comparison_page
+
+        return write_comparison_page(self, Path(folder))
+
     def save(self, folder: str | Path) -> Path:
         """Write compare.md with its figures, and compare.json; the path of compare.md."""
         from learnscope.comparison.markdown import write_comparison
@@ -151,7 +167,19 @@ class Comparison:
         }
 
     def __repr__(self) -> str:
-        return f"Comparison({', '.join(self.labels)})"
+        from learnscope.comparison.words import parting_text
+
+        partings = [parting_text(parting, self.tolerance) for parting in self.partings]
+        return one_line(
+            f"Comparison of {', '.join(self.labels)}",
+            count(len(self.differences), "setting differs", "settings differ"),
+            *partings,
+        )
+
+    def _repr_html_(self) -> str:
+        from learnscope.comparison.shown import comparison_card
+
+        return comparison_card(self)
 
 
 def _only(metrics: Sequence[str], series: dict[str, SeriesOf]) -> dict[str, SeriesOf]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from rich.console import Console
 from rich.table import Table
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 ROWS = 20
 """Most rows of a table; the others are counted."""
 CELL = 40
+GAP = 2
+"""Spaces between two columns."""
 
 
 def print_comparison(comparison: Comparison, console: Console, rest: str) -> None:
@@ -58,7 +60,7 @@ def _print_values(comparison: Comparison, console: Console, rest: str) -> None:
         n = len(comparison.labels)
         if n > 2:  # no room for differences beside the values themselves
             head, rows = (*head[: n + 1], head[-1]), [(*row[: n + 1], row[-1]) for row in rows]
-        _table(console, "Last values", head, rows, rest, right=True, wrap_first=True)
+        _table(console, "Last values", head, rows, rest, right=True)
     for label in comparison.labels:
         alone = sum(list(line.of) == [label] for line in lines)
         if alone:
@@ -67,11 +69,11 @@ def _print_values(comparison: Comparison, console: Console, rest: str) -> None:
 
 def _table(
     console: Console, title: str, head: Sequence[str], rows: Sequence[Sequence[str]], rest: str, *,
-    right: bool = False, keep_last: bool = False, wrap_first: bool = False,
+    right: bool = False, keep_last: bool = False,
 ) -> None:  # fmt: skip
     """The first rows, and how many more there are; `keep_last` for a row that sums up the others.
 
-    In a narrow terminal the first column keeps its width and the others wrap; with `wrap_first` the other way round.
+    In a narrow terminal the names keep up to two fifths of the width, and the other cells wrap.
     """
     table = Table(
         title=Text(visible(title)),
@@ -80,19 +82,38 @@ def _table(
         box=None,
         header_style="bold",
         pad_edge=False,
+        padding=(0, GAP, 0, 0),
     )
-    for n, cell in enumerate(head):
-        # Text: a name in square brackets must not be read as markup
-        table.add_column(
-            Text(visible(cell)), justify="right" if right and n else "left", no_wrap=(n == 0) != wrap_first
-        )
     shown = rows if len(rows) <= ROWS else [*rows[: ROWS - keep_last], *rows[len(rows) - keep_last :]]
+    for n, (cell, width) in enumerate(zip(head, _widths([head, *shown], console.width), strict=True)):
+        # Text: a name in square brackets must not be read as markup
+        justify: Literal["left", "right"] = "right" if right and n else "left"
+        table.add_column(Text(visible(cell)), justify=justify, overflow="fold", width=width)
     for row in shown:
         table.add_row(*(Text(visible(cell)) for cell in row))
     console.print()
     console.print(table)
     if len(rows) > len(shown):
         _say(console, f"and {len(rows) - len(shown):,} more, {rest}")
+
+
+def _widths(rows: Sequence[Sequence[str]], room: int) -> list[int]:
+    """The widths of the columns: as wide as their cells where there is room, else the same share for all but the names.
+
+    >>> _widths([("name", "a", "b"), ("loss", "0.5", "0.25")], 80), _widths([("n" * 50, "a" * 30, "b" * 30)], 80)
+    ([4, 3, 4], [32, 22, 22])
+    """
+    wanted = [max(len(visible(cell)) for cell in column) for column in zip(*rows, strict=True)]
+    left = room - GAP * (len(wanted) - 1)
+    if sum(wanted) <= left:
+        return wanted
+    names = min(wanted[0], room * 2 // 5)
+    shares = dict.fromkeys(range(1, len(wanted)), 0)
+    left -= names
+    for place in sorted(shares, key=wanted.__getitem__):  # what a narrow one leaves goes to the wider
+        shares[place] = max(min(wanted[place], left // sum(not width for width in shares.values())), 1)
+        left -= shares[place]
+    return [names, *shares.values()]
 
 
 def _say(console: Console, text: str, style: str = "") -> None:

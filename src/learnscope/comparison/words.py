@@ -85,7 +85,7 @@ def parting_text(parting: Parting, tolerance: float) -> str:
     if parting.steps_before:
         n = parting.steps_before
         before = f"the same {alike} at {'the one common step' if n == 1 else f'the {n:,} common steps'} before"
-    return f"{pair} part at step {parting.step:,}, {before}: in {', '.join(shown)}{also}.{not_compared}"
+    return f"{pair} diverge at step {parting.step:,}, {before}: in {', '.join(shown)}{also}.{not_compared}"
 
 
 def _values(parting: SeriesParting) -> str:
@@ -114,7 +114,7 @@ def main_lines(comparison: Comparison) -> list[Line]:
 
 def last_head(comparison: Comparison) -> Cells:
     first, *others = comparison.labels
-    return ("series", *comparison.labels, *(f"{label} − {first}" for label in others), "part at step")
+    return ("series", *comparison.labels, *(f"{label} − {first}" for label in others), "diverge at step")
 
 
 def last_rows(comparison: Comparison, lines: Sequence[Line]) -> list[Cells]:

@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
+from learnscope.record.display import badge, card, folded, one_line, safe
+
 Severity = Literal["info", "warning", "critical"]
 SEVERITIES: tuple[Severity, ...] = ("info", "warning", "critical")
 Against = Literal["new", "worse", "gone"]
@@ -27,7 +29,7 @@ class Evidence:
     interval: tuple[float, float] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Finding:
     """A statement about a run, its evidence, and what to do about it.
 
@@ -65,6 +67,23 @@ class Finding:
         """A stable hash of kind, scopes and probe: the same in another run with other numbers."""
         body = json.dumps([self.kind, sorted(self.scopes), self.evidence.probe], ensure_ascii=True)
         return hashlib.sha256(body.encode()).hexdigest()[:12]
+
+    def __repr__(self) -> str:
+        said = "" if self.acknowledged is None else "acknowledged"
+        return one_line(f"{self.severity}: {self.title}", f"-> {self.advice}", said, f"fingerprint {self.fingerprint}")
+
+    def as_html(self) -> str:
+        """A line that opens, for a card."""
+        inside = "".join(f"<br>{safe(each.title)}" for each in self.taken_in)
+        return folded(
+            f"{badge(self.severity)} {safe(self.title)}", safe(self.detail, 4000),
+            f"<b>What to do.</b> {safe(self.advice, 4000)}", f"<b>This explains</b>{inside}" if inside else "",
+            f"<b>Acknowledged.</b> {safe(self.acknowledged)}" if self.acknowledged is not None else "",
+            f"<code>{self.fingerprint}</code>",
+        )  # fmt: skip
+
+    def _repr_html_(self) -> str:
+        return card(self.as_html())
 
     @property
     def begins(self) -> int | None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
@@ -14,6 +12,7 @@ from matplotlib.patches import Patch
 
 from learnscope.findings.gradients.not_finite_where import Source, sources
 from learnscope.reading.gather import one_pass
+from learnscope.report.spans import not_finite
 from learnscope.report.style import BROKEN
 from learnscope.store.reader import RunReader
 
@@ -60,30 +59,7 @@ class Breaks:
 def breaks(reader: RunReader) -> Breaks:
     """Everything that was not finite; computed once for all the figures of a report."""
     run = one_pass(reader)
-    return run.remember("breaks", lambda: _breaks(run))
-
-
-def _breaks(reader: RunReader) -> Breaks:
-    bad = [source for source in sources(reader) if len(source.bad)]
-    merged: list[tuple[float, float]] = []
-    for start, end in sorted(span for source in bad for span in spans_of(source)):
-        if merged and start <= merged[-1][1]:
-            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
-        else:
-            merged.append((start, end))
-    return Breaks(merged, ["weights" if source.what == "parameters" else source.what for source in bad])
-
-
-def spans_of(source: Source) -> list[tuple[float, float]]:
-    """From each bad measurement that follows a clean one to the last bad one before the next clean one."""
-    broken = np.isin(source.measured, source.bad)
-    starts = np.flatnonzero(broken & ~np.concatenate([[False], broken[:-1]]))
-    ends = np.flatnonzero(broken & ~np.concatenate([broken[1:], [False]]))
-    last = len(source.measured) - 1
-    return [
-        (float(source.measured[i]) - 0.5, math.inf if j == last else float(source.measured[j]) + 0.5)
-        for i, j in zip(starts, ends, strict=True)
-    ]
+    return run.remember("breaks", lambda: Breaks(*not_finite(run)))
 
 
 def weights(reader: RunReader) -> Source:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from learnscope.findings.checks import Check, not_checked
-from learnscope.record import Finding
+from learnscope.reading.words import between, listed, num
+from learnscope.record import Evidence, Finding
 from learnscope.record.finding import with_taken_in
 
 
-def no_problems(checks: Sequence[Check]) -> str:
-    """What to say when nothing was found: never without what was not looked at.
+def no_problems(checks: Sequence[Check], most: int | None = None) -> str:
+    """What to say when nothing was found: never without what was not looked at, of which at most so many are named.
 
     >>> no_problems([Check("loss", "passed", ""), Check("holdout", "not measured", "")])
     'No problems found; not checked: holdout.'
@@ -22,7 +23,8 @@ def no_problems(checks: Sequence[Check]) -> str:
     missing = not_checked(checks)
     if not missing:
         return "No problems found; every check that applies had its numbers."
-    return f"No problems found; not checked: {', '.join(missing)}."
+    named = ", ".join(missing) if most is None else listed(missing, most)
+    return f"No problems found; not checked: {named}."
 
 
 def symptoms(finding: Finding) -> list[str]:
@@ -41,3 +43,19 @@ def explanation(finding: Finding) -> list[tuple[str, str]]:
     said += [("Acknowledged", finding.acknowledged)] if finding.acknowledged is not None else []
     said += [("Ruled out", " ".join(finding.ruled_out))] if finding.ruled_out else []
     return said + [("Or else", " ".join(finding.alternatives))] * bool(finding.alternatives)
+
+
+def evidence_text(evidence: Evidence) -> str:
+    """
+    >>> evidence_text(Evidence(probe="Loss", name="loss", n=3, first_step=1, last_step=9, value=0.25))
+    '`loss` of Loss, n = 3, steps 1 to 9, value 0.25'
+    """
+    parts = [f"`{evidence.name}` of {evidence.probe}", f"n = {evidence.n:,}"]
+    if evidence.first_step is not None:
+        last = evidence.last_step if evidence.last_step is not None else evidence.first_step
+        parts.append(between(evidence.first_step, last))
+    if evidence.value is not None:
+        parts.append(f"value {num(evidence.value)}")
+    if evidence.interval is not None:
+        parts.append(f"95 % interval {num(evidence.interval[0])} to {num(evidence.interval[1])}")
+    return ", ".join(parts)

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from learnscope.findings.checks import Check, checks_of
 from learnscope.reading.gather import OnePass, one_pass
-from learnscope.reading.words import between, capital, count, listed, num
-from learnscope.record import Evidence, Finding
+from learnscope.reading.words import capital, count, listed
+from learnscope.record import Finding
 from learnscope.report.by_kind import FILES as LAYER_FILES
-from learnscope.report.explanations import explanation, no_problems, symptoms
+from learnscope.report.explanations import evidence_text, explanation, no_problems, symptoms
 from learnscope.report.facts import costs, not_recorded, watched
 from learnscope.report.layout import Panel, save
 from learnscope.report.panels import PANELS, drawn
@@ -24,16 +24,22 @@ from learnscope.store.reader import RunReader
 
 def write_report(reader: RunReader, findings: Sequence[Finding], target: Path, *, name: str) -> Path:
     run = one_pass(reader)
-    panels = []
+    panels = write_figures(run, target)
+    path = target / "report.md"
+    write_text(path, _text(run, findings, panels, name))
+    return path
+
+
+def write_figures(reader: RunReader, target: Path) -> list[Panel]:
+    """Write a figure for every panel that the run has data for; those of an earlier report go."""
+    run, panels = one_pass(reader), []
     for panel, figure in drawn(run):
         save(figure, target / panel.file)
         panels.append(panel)
     drawn_files = {panel.file for panel in panels}
     for file in {*(panel.file for panel in PANELS), *(path.name for path in target.glob(LAYER_FILES))} - drawn_files:
         (target / file).unlink(missing_ok=True)  # of an earlier report of this run, no longer true
-    path = target / "report.md"
-    write_text(path, _text(run, findings, panels, name))
-    return path
+    return panels
 
 
 def _text(run: OnePass, findings: Sequence[Finding], panels: Sequence[Panel], name: str) -> str:
@@ -106,22 +112,6 @@ def findings_text(findings: Sequence[Finding], *, mark_info: bool = True) -> lis
             f"*Evidence: {escape(evidence_text(finding.evidence))}. Fingerprint {finding.fingerprint}.*",
         ]
     return out
-
-
-def evidence_text(evidence: Evidence) -> str:
-    """
-    >>> evidence_text(Evidence(probe="Loss", name="loss", n=3, first_step=1, last_step=9, value=0.25))
-    '`loss` of Loss, n = 3, steps 1 to 9, value 0.25'
-    """
-    parts = [f"`{evidence.name}` of {evidence.probe}", f"n = {evidence.n:,}"]
-    if evidence.first_step is not None:
-        last = evidence.last_step if evidence.last_step is not None else evidence.first_step
-        parts.append(between(evidence.first_step, last))
-    if evidence.value is not None:
-        parts.append(f"value {num(evidence.value)}")
-    if evidence.interval is not None:
-        parts.append(f"95 % interval {num(evidence.interval[0])} to {num(evidence.interval[1])}")
-    return ", ".join(parts)
 
 
 def _further(run: OnePass) -> str:

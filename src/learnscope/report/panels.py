@@ -85,7 +85,7 @@ PANELS = (
     Panel(
         "moved.png", "Share of the weights that moved",
         "Entries whose stored bits changed between two measurements, and entries that moved by no more than each "
-        "threshold. Of half-precision weights also those whose last update, or whose weight decay, rounding took.",
+        "threshold. Of half-precision weights also those whose last update or weight decay was lost to rounding.",
         change_figure, change_note,
     ),
     Panel(
@@ -164,7 +164,7 @@ PANELS = (
     Panel(
         "memorization.png", "Training and test data",
         "Accuracy and loss of the same model on training and on test data, in eval mode. What lies between the lines "
-        "is known by heart, not understood.",
+        "is memorised, not generalised.",
         memorization_figure,
     ),
     Panel(

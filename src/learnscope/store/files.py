@@ -6,7 +6,8 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -75,3 +76,13 @@ def write_json(path: Path, body: Any) -> None:
 def has_run(folder: Path) -> bool:
     """Whether a folder holds anything of a run."""
     return any((folder / name).exists() for name in ("run.json", "records.jsonl", "records.parquet"))
+
+
+def numbered(path: Path) -> Iterator[Path]:
+    """A path, and the same with a number behind its name, from 2 on.
+
+    >>> [each.as_posix() for each, _ in zip(numbered(Path("runs/a")), range(3), strict=False)]
+    ['runs/a', 'runs/a-2', 'runs/a-3']
+    """
+    yield path
+    yield from (path.with_name(f"{path.name}-{number}") for number in count(2))

@@ -20,15 +20,15 @@ def find_runs(runs: Runs) -> list[Path]:
         for root in _roots(Path(path)):
             below = list(_below(root))
             if not below:
-                raise RunError(f"there is no run in {root}: no folder there holds a run.json. {_CURE}")
+                raise RunError(f"there is no run in {root}: no folder there holds a run.json. {CURE}")
             for folder in below:
                 folders.setdefault(folder.resolve(), folder)
     if not folders:
-        raise RunError(f"no runs were named. {_CURE}")
+        raise RunError(f"no runs were named. {CURE}")
     return list(folders.values())
 
 
-_CURE = "Name run folders, a folder that contains some, or a pattern such as 'runs/*'."
+CURE = "Name run folders, a folder that contains some, or a pattern such as 'runs/*'."
 
 
 def _roots(path: Path) -> list[Path]:
@@ -38,7 +38,7 @@ def _roots(path: Path) -> list[Path]:
     matches = [Path(match) for match in sorted(glob.glob(str(path), recursive=True))]
     folders = [match for match in matches if match.is_dir() and any(_below(match))]
     if not folders:
-        raise RunError(f"there is no run at {path}. {_CURE}")
+        raise RunError(f"there is no run at {path}. {CURE}")
     return folders
 
 

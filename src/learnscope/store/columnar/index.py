@@ -61,6 +61,12 @@ def indexed(folder: Path, lines: BinaryIO, *, certain: bool = False) -> list[Seg
     return [*segments, *Decoder().segments(pieces_of(lines, there.st_size - size), size, first)]
 
 
+def known(folder: Path, lines: BinaryIO) -> list[Segment]:
+    """The segments that the index has of these lines, from the first on; writes nothing."""
+    index = _Index(folder, lines, os.fstat(lines.fileno()), certain=False)
+    return [index.segment(entry) for entry in index.usable()]
+
+
 def refresh(folder: Path) -> None:
     """Bring the index of a run that is closed up to date; best effort, since a reader does it too."""
     try:
