@@ -34,6 +34,7 @@ _HOMES = {
     "quantities": ("Quantities", "Quantity"),
     "record": ("Column", "Finding", "Measurement", "Record", "Row", "Table"),
     "run": ("Run", "open_run"),
+    "session.telling.alerts": ("TrainingStopped",),
     "session.audit": ("audit",),
     "session.replay": ("replay",),
     "session.defaults": ("default_probes",),

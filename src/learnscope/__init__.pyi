@@ -70,6 +70,7 @@ from learnscope.run import open_run as open_run
 from learnscope.session.audit import audit as audit
 from learnscope.session.defaults import default_probes as default_probes
 from learnscope.session.replay import replay as replay
+from learnscope.session.telling.alerts import TrainingStopped as TrainingStopped
 from learnscope.session.watch import Watch as Watch
 from learnscope.session.watch import watch as watch
 from learnscope.sinks.console import ConsoleSink as ConsoleSink

@@ -30,8 +30,8 @@ def test_report_writes_prints_and_says_where(run_folder: Path, capsys: pytest.Ca
     out = capsys.readouterr().out
     assert "INFO" in out
     assert "base.weight" in out
-    assert f"report: {run_folder / 'report' / 'report.md'}" in out.replace("\n", "")
-    assert (run_folder / "report" / "loss.png").stat().st_size > 1000
+    assert f"report: {run_folder / 'report' / 'report.html'}" in out.replace("\n", "")
+    assert (run_folder / "report" / "report.html").stat().st_size > 100_000
     assert json.loads((run_folder / "findings.json").read_text())[0]["kind"] == "frozen"
 
 
@@ -39,7 +39,7 @@ def test_with_out_nothing_is_written_into_the_run_folder(run_folder: Path, tmp_p
     before = sorted(run_folder.rglob("*"))
     assert main(["report", str(run_folder), "--out", str(tmp_path / "elsewhere")]) == 0
     assert sorted(run_folder.rglob("*")) == before
-    assert "# Run a" in (tmp_path / "elsewhere" / "report.md").read_text()
+    assert "<title>a · learnscope</title>" in (tmp_path / "elsewhere" / "report.html").read_text()
 
 
 def one_line(capsys: pytest.CaptureFixture[str]) -> str:
@@ -73,7 +73,7 @@ def test_a_place_that_cannot_be_written(run_folder: Path, tmp_path: Path, capsys
     assert "learnscope report:" in one_line(capsys)
 
 
-@pytest.mark.parametrize(("word", "hint"), [("reprot", "did you mean 'report'?"), ("zzz", "there are: report, checks")])
+@pytest.mark.parametrize(("word", "hint"), [("reprot", "did you mean 'report'?"), ("zzz", "there are: report, view")])
 def test_a_wrong_command(word: str, hint: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([word]) == 2
     assert hint in capsys.readouterr().err
@@ -108,6 +108,6 @@ def test_demo_hands_over_its_options(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 def test_a_report_does_not_import_torch(run_folder: Path) -> None:
     code = (
         "import sys; from learnscope.cli import main; assert main(['report', sys.argv[1]]) == 0; "
-        "assert 'torch' not in sys.modules and 'matplotlib.pyplot' not in sys.modules"
+        "assert 'torch' not in sys.modules and 'matplotlib' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code, str(run_folder)], check=True, timeout=60, capture_output=True)

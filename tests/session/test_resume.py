@@ -110,8 +110,19 @@ def test_a_run_is_not_continued_by_accident(tmp_path: Path) -> None:
     model, optimizer = make()
     with ls.watch(model, optimizer, run=tmp_path / "r", probes=[ls.LearningRate(every=1)]) as w:
         steps(model, optimizer, w, 0, 2)
+    earlier = (tmp_path / "r" / "records.jsonl").read_bytes()
     with pytest.raises(ls.RunError, match="already holds a run"):
-        ls.watch(model, optimizer, run=tmp_path / "r")
+        ls.watch(model, optimizer, run=tmp_path / "r", exist="refuse")
+    with pytest.raises(ValueError, match="exist"):
+        ls.watch(model, optimizer, run=tmp_path / "r", exist="overwrite")  # type: ignore[arg-type]
+    for number in (2, 3):  # a script that is run again takes the next free name, and says so
+        with pytest.warns(ls.ProbeWarning, match=rf"r already holds a run: this one goes to .*r-{number}\."):
+            w = ls.watch(model, optimizer, run=tmp_path / "r", probes=[ls.LearningRate(every=1)])
+        with w:
+            steps(model, optimizer, w, 0, number)
+        assert w.run.path == tmp_path / f"r-{number}"
+        assert ls.open_run(tmp_path / f"r-{number}").last_step == number
+    assert (tmp_path / "r" / "records.jsonl").read_bytes() == earlier
     with pytest.raises(ValueError, match="resume=True needs the run"):
         ls.watch(model, optimizer, resume=True)
 

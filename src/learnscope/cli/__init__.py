@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any
 
-from learnscope.cli import audit, checks, patch, probes, query, runs, train
+from learnscope.cli import audit, checks, patch, probes, query, report, runs, train, view
 from learnscope.cli.commands import fail
 from learnscope.options import nearest
 
@@ -31,8 +32,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     try:
         return int(args.action(args))
+    except BrokenPipeError:  # `| head` has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains when it flushes at exit
+        return 141
     except (RunError, OSError) as error:
         return fail(f"learnscope {args.command}", error)
+    except KeyboardInterrupt:
+        print(f"learnscope {args.command}: interrupted", file=sys.stderr)
+        return 130
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -42,11 +49,12 @@ def _parser() -> argparse.ArgumentParser:
         epilog="examples:\n  learnscope demo                  train five small models and see what is found\n"
         "  learnscope train                 train an adapter on a small model, tracked on request\n"
         "  learnscope audit                 examine a finished model: speed, bit widths, robustness\n"
-        "  learnscope report runs/a         findings and figures of a run folder\n"
+        "  learnscope report runs/a         a page with the findings and figures of a run folder\n"
+        "  learnscope view runs             the same page for all runs, live while they train\n"
         "  learnscope checks runs/a         what was checked, and what was not and why\n"
         "  learnscope acknowledge runs/a F  accept a finding, with the reason, in a file of the project\n"
         "  learnscope probes                which probes there are, and what they record\n"
-        "  learnscope compare runs/a runs/b what was set differently, and where they part\n"
+        "  learnscope compare runs/a runs/b what was set differently, and where they diverge\n"
         "  learnscope query SQL runs        ask all runs in a folder\n"
         "  learnscope compact runs/a        its records as Parquet\n"
         "  learnscope patch OLD NEW         the sparse update between two checkpoints\n\n"
@@ -56,7 +64,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"learnscope {version('learnscope')}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands", parser_class=_Parser)
     first = (
-        runs.add_report,
+        report.add_report,
+        view.add,
         checks.add_checks,
         checks.add_acknowledge,
         runs.add_demo,

@@ -116,7 +116,7 @@ def run(args: argparse.Namespace) -> int:
     for name, (_, findings) in runs.items() if not args.quiet else ():
         if len(runs) > 1:
             print(f"\n{name}")
-        print_findings(findings, Console(highlight=False))
+        print_findings(findings, Console(highlight=False), more="Shortened: the report has all of it.")
     print(args.output_dir / ("comparison.md" if len(runs) > 1 else "summary_report.md"))
     return 0
 

@@ -1,4 +1,4 @@
-"""`learnscope demo`, `report`, `compare` and `compact`: commands that make, read or rewrite run folders."""
+"""`learnscope demo`, `compare` and `compact`: commands that make, read or rewrite run folders."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from learnscope.characters import visible
-from learnscope.cli.checks import add_judging, exit_code
 from learnscope.cli.commands import command
 from learnscope.progress import progress_bar
 
@@ -34,39 +33,6 @@ def _demo(args: argparse.Namespace) -> int:
     return int(run_demo(Path(args.out), quick=args.quick))
 
 
-def add_report(commands: Any) -> None:
-    report = command(
-        commands, "report", _report, "findings and figures of a run folder",
-        "Reads a run folder, also while it is being written, and writes report.md with its figures. Prints the "
-        "findings, the most severe first. Needs neither torch nor the model.",
-        "examples:\n  learnscope report runs/a               writes runs/a/report/report.md\n"
-        "  learnscope report runs/a --out /tmp/r  writes there, and nothing into the run folder\n"
-        "  learnscope report runs/b --baseline runs/a --fail-on warning  for a pipeline",
-    )  # fmt: skip
-    report.add_argument("run", metavar="RUN", help="a run folder: what ls.watch(..., run=RUN) wrote")
-    report.add_argument("--out", metavar="DIR", help="where to write the report (default: RUN/report)")
-    report.add_argument("--baseline", metavar="RUN2", help="an earlier run of the project: what is new, worse, gone")
-    add_judging(report)
-
-
-def _report(args: argparse.Namespace) -> int:
-    from rich.console import Console
-
-    from learnscope.findings.checks import checks_of
-    from learnscope.reading.gather import one_pass
-    from learnscope.report.terminal import print_findings
-    from learnscope.run import findings_in, open_run
-
-    run = open_run(args.run)
-    records = one_pass(run)  # read once for findings, report and checks
-    baseline = open_run(args.baseline) if args.baseline is not None else None
-    stated = findings_in(records, baseline=baseline, acknowledged=args.acknowledged)
-    report, findings = run.report_with_findings(args.out, findings=stated, records=records)
-    print_findings(findings, Console(highlight=False), checks_of(records))
-    print(f"report: {report}")
-    return exit_code(findings, args.fail_on)
-
-
 def add_compare(commands: Any) -> None:
     compare = command(
         commands, "compare", _compare, "what was set differently in two or more runs, and where they part",
@@ -79,7 +45,7 @@ def add_compare(commands: Any) -> None:
         "  learnscope compare runs/a runs/b --json | jq .partings",
     )  # fmt: skip
     compare.add_argument("runs", metavar="RUN", nargs="+", help="run folders: what ls.watch(..., run=RUN) wrote")
-    compare.add_argument("--out", metavar="DIR", help="write compare.md, compare.json and figures there")
+    compare.add_argument("--out", metavar="DIR", help="write compare.html, compare.md, compare.json and figures there")
     compare.add_argument(
         "--tolerance", metavar="X", type=float, default=0.0,
         help="relative difference up to which two values are the same (default: 0, the same bits)",
@@ -97,6 +63,7 @@ def _compare(args: argparse.Namespace) -> int:
 
     comparison = compare(args.runs, metrics=args.metric, tolerance=args.tolerance)
     written = comparison.save(args.out) if args.out is not None else None
+    page = comparison.page(args.out) if args.out is not None else None
     if args.json:
         print(json.dumps(comparison.to_json(), indent=1, allow_nan=False))
         return 0
@@ -105,7 +72,7 @@ def _compare(args: argparse.Namespace) -> int:
     where = "which --out DIR writes" if written is None else f"in {written.name}"
     print_comparison(comparison, Console(highlight=False), where)
     if written is not None:
-        print(f"written: {written}")
+        print(f"written: {written}\npage: {page}")
     return 0
 
 

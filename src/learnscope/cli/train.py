@@ -40,5 +40,6 @@ def main(argv: Sequence[str] | None = None, prog: str = "learnscope train") -> i
     except OSError as error:
         return fail(prog, error)
     except KeyboardInterrupt:
+        print(f"{prog}: interrupted", file=sys.stderr)
         return 130
     return 0

@@ -43,7 +43,7 @@ class Budget:
 
     def grants(self, probe: str, own_share: float | None = None) -> bool:
         """Whether a due firing may go ahead, also by a limit of the probe's own. Each call counts as one due firing."""
-        spending = self._probes.setdefault(probe, _Spending())
+        spending = self._spending(probe)
         spending.due += 1
         if spending.fired == 0 or (self.share is None and own_share is None):
             return True
@@ -58,13 +58,21 @@ class Budget:
         return in_turn and self.spent + spending.mean <= self.share * elapsed
 
     def charge(self, probe: str, cost: float) -> None:
-        self._probes.setdefault(probe, _Spending()).fired += 1
-        self.add(probe, cost)
+        spending = self._spending(probe)
+        spending.fired += 1
+        spending.cost += cost
+        self.spent += cost
 
     def add(self, probe: str, cost: float) -> None:
         """Add a cost outside of firing: preparing, reading gradients before a clip, copying weights."""
-        self._probes.setdefault(probe, _Spending()).cost += cost
+        self._spending(probe).cost += cost
         self.spent += cost
+
+    def _spending(self, probe: str) -> _Spending:
+        known = self._probes.get(probe)
+        if known is None:
+            known = self._probes[probe] = _Spending()
+        return known
 
     def summary(self) -> dict[str, float | None]:
         elapsed = self.clock() - self.started

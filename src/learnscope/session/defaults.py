@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from learnscope.core.probe import Probe
-from learnscope.core.schedules import dense_at_first, thinning
+from learnscope.core.schedules import dense_at_first, regular_at_first, thinning
 from learnscope.core.subject import Subject
 from learnscope.probes.features.inputs import Inputs
 from learnscope.probes.gradients.gradient_flow import GradientFlow
@@ -27,9 +27,9 @@ def default_probes(*, optimizer: bool = True, holdout: bool = False) -> list[Pro
 
     Learning rates need an optimizer. Holdout data is measured if there is any: often at first, then every 100 steps.
     """
-    probes: list[Probe] = [GradientFlow(every=10), ParameterChange(every=dense_at_first), Loss(), LoopCalls()]
-    probes += [LostSteps(), Objective(every=thinning), Inputs(every=thinning)]
-    probes += [LearningRate()] if optimizer else []
+    probes: list[Probe] = [GradientFlow(every=regular_at_first), ParameterChange(every=dense_at_first), Loss()]
+    probes += [LoopCalls(every=regular_at_first), LostSteps(), Objective(every=thinning), Inputs(every=thinning)]
+    probes += [LearningRate(every=regular_at_first)] if optimizer else []
     return [*probes, Holdout(every=dense_at_first)] if holdout else probes
 
 

@@ -197,11 +197,10 @@ class Engine(Writer):
         self.hold(firing.step)
 
     def _keep(self, firing: Firing, *, alarming: bool) -> None:
-        """The same, as far as records may wait."""
+        """The same, as far as records may wait; the end of the step sees that it is not too long."""
         self._wait(firing)
         if alarming or self.is_full(firing.step):
             self.write_out()
-        self.write_in_time(firing.time)
 
     def flush(self) -> None:
         """Make the records of what waits, numbers on an accelerator included. Many at once: each alone would find

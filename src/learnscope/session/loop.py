@@ -6,7 +6,6 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from torch import Tensor
 from torch.optim import Optimizer
 
 from learnscope.core.handed import HandedOver, MicroBatches
@@ -17,6 +16,7 @@ from learnscope.session.engine import Engine
 from learnscope.session.steps.attempts import Attempts
 from learnscope.session.steps.backwards import Backwards, MicroBatchMeter, is_one_of_several
 from learnscope.session.steps.calls import Calls
+from learnscope.session.steps.due import DueSteps
 from learnscope.session.steps.ends import StepEnds
 from learnscope.session.steps.fed import FedProbes, collects_until_epoch
 from learnscope.session.steps.feed import Feed
@@ -56,6 +56,7 @@ class Loop:
         self._of_one_rank = is_one_of_several()
         self._backwards = Backwards(self.subject)
         self._listening = Listening(engine)
+        self._due = DueSteps(engine)
         self._seen_at_last_step = 0
         """What was seen of backward passes, since the last training step, before an optimizer last stepped."""
         self._seen_when_opened = 0
@@ -65,7 +66,7 @@ class Loop:
         self._calls = Calls(self.subject, self._backwards.leaves, counts=counts)
         self._attempts = Attempts(engine, self._backwards, self._calls, self.feed, self.moment)
         if counts:
-            self._backwards.on_reach = engine.safely(self._reached)
+            self._backwards.on_reach = engine.safely(self._calls.reached)
         self._ends = StepEnds(engine, self, *((self._calls, self._attempts) if counts else ()))
         self._ends.attach(self.subject.optimizers, clock)
 
@@ -78,10 +79,6 @@ class Loop:
     def steps_taken(self) -> int:
         """Training steps, with one that is open if it will count."""
         return self.steps + self._ends.counted
-
-    def _reached(self, index: int, gradient: Tensor) -> None:
-        self._calls.reached(index, gradient)
-        self._attempts.reached()
 
     def hand_over(self, **content: Any) -> None:
         if "logged" in content and self._attempts.takes(content["logged"]):
@@ -156,13 +153,12 @@ class Loop:
     def _plan_step(self, passes: int) -> None:
         """Decide which probes are due at the coming step, and listen to its micro-batches if a probe uses them."""
         self.passes = passes
-        step = self.steps + 1
         # decided before the step, so that what is gone afterwards can be kept
-        self._before, self._after = self.engine.due("before_step", step), self.engine.due("after_step", step)
+        self._before, self._after = self._due.at(self.steps + 1)
         self._listening.plan(self._before)
         self._ends.forget()
         self.sizes.clear()
-        if self._micro_batch_users() and passes > 1:
+        if passes > 1 and self._micro_batch_users():
             self._meter = MicroBatchMeter(self.subject.parameters, of_one_rank=self._of_one_rank)
 
     def looks_at_step(self) -> bool:
@@ -187,11 +183,12 @@ class Loop:
 
     def step_opened(self) -> None:
         """Gradients of the first optimizer are complete, no step has been taken."""
-        self._micro_batches, self._seen_when_opened = self._read_meter(), self._backwards.seen
+        self._micro_batches = None if self._meter is None else self._read_meter()
+        self._seen_when_opened = self._backwards.seen
         if (self.steps - self.first_step) % REFRESH == REFRESH - 1:
             self.subject.refresh()
             self._calls.refresh()
-        preparing = [bound for bound in self._after if prepares(bound.probe)]
+        preparing = [bound for bound in self._after if prepares(bound.probe)] if self._after else ()
         if preparing:
             moment = self.moment("before_step", step=self.steps + 1, take_gradients=self._ends.gradients)
             for bound in preparing:
@@ -199,7 +196,8 @@ class Loop:
 
     def gradients_known(self) -> None:
         """Gradients are complete; the step has not been taken, of several optimizers the last."""
-        self.subject.backward_order = self._backwards.take_order() or self.subject.backward_order
+        if self._backwards.has_order:
+            self.subject.backward_order = self._backwards.take_order() or self.subject.backward_order
         micro_batches, self._micro_batches = self._micro_batches, None
         if not self._before:  # most steps: nothing is due
             return
@@ -255,7 +253,7 @@ class Loop:
 
     def _complete(self, step: int, handed: HandedOver) -> None:
         """The loop has handed over everything for `step`: fire the probes that need it."""
-        available, moment = handed.needs_met(), self.moment("after_step", step=step, handed=handed)
+        available, moment = handed.needs_met(), self.engine.moment("after_step", step, epoch=self.epoch, handed=handed)
         for bound, needs, collects in self._fed.at_steps:
             if not collects and not is_due(bound.probe.every, step):
                 continue

@@ -12,6 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import torch
+from torch.nn.modules.dropout import _DropoutNd
 
 from learnscope.core.probe import Probe, describe, labels_of
 from learnscope.core.subject import Subject
@@ -62,6 +63,7 @@ def describe_model(subject: Subject) -> dict[str, Any]:
         "layer_parameters": {name: sum(subject.parameters[i].numel() for i in layers[name]) for name in layers},
         # for layers whose names are only numbers
         "layer_types": {name: type(modules[module_of[name]]).__name__ for name in layers if module_of[name] in modules},
+        "dropout": {name: m.p for name, m in modules.items() if isinstance(m, _DropoutNd) and m.p > 0},
         "outside_known_stacks": sorted({resolve(name).layer for name, _ in named if not resolve(name).recognised}),
     }
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import time
+import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -13,6 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from learnscope.characters import visible
+from learnscope.core.probe import ProbeWarning
 from learnscope.model.guard import preserve_rng
 from learnscope.model.sharded import refuse_shards
 from learnscope.model.weights.snapshot import Snapshot
@@ -21,15 +23,20 @@ from learnscope.session.engine import Engine
 from learnscope.session.manifest import new_manifest
 from learnscope.session.ranks import is_silent
 from learnscope.store.backend import Backend, FolderBackend, MemoryBackend, RunError
-from learnscope.store.files import write_atomically
+from learnscope.store.files import has_run, numbered, write_atomically
 from learnscope.store.reader import RunReader
 
+Exist = Literal["next", "refuse"]
+"""What to do with a folder that holds a run already."""
 KEPT_STATES = 3
 """Session states kept in a run folder. Each may hold a copy of the weights, so older ones are removed."""
 
 
-def open_backend(run: str | Path | None, *, resume: bool) -> Backend:
-    """Where the records go: a new folder, one to be continued, or memory."""
+def open_backend(run: str | Path | None, *, resume: bool, exist: Exist = "refuse") -> Backend:
+    """Where the records go: a new folder, one to be continued, or memory.
+
+    If the folder holds a run already and is not to be continued, it is refused, or the `next` free name is taken.
+    """
     if run is None:
         if resume:
             raise ValueError("resume=True needs the run to continue: run='runs/…'")
@@ -39,7 +46,19 @@ def open_backend(run: str | Path | None, *, resume: bool) -> Backend:
     path = Path(run)
     if resume and (path / "run.json").exists():
         return FolderBackend.existing(path)
-    return FolderBackend.create(path)
+    return FolderBackend.create(next_free(path) if exist == "next" else path)
+
+
+def next_free(path: Path) -> Path:
+    """The folder itself, or the first of `name-2`, `name-3`, … that holds no run; another than asked for is told."""
+    free = next(each for each in numbered(path) if not has_run(each))
+    if free != path:
+        warnings.warn(
+            f"{path} already holds a run: this one goes to {free}. To go on with the earlier one: resume=True",
+            ProbeWarning,
+            stacklevel=4,
+        )
+    return free
 
 
 @preserve_rng()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, get_args
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -13,26 +13,21 @@ from torch.optim import Optimizer
 from learnscope.core.handed import Examples
 from learnscope.core.probe import Probe
 from learnscope.model.guard import preserve_rng
-from learnscope.options import explain_options, whole_number
+from learnscope.options import explain_options, known_name, whole_number
 from learnscope.probes.outputs.loss import Loss
 from learnscope.run import Run
+from learnscope.session import opening
 from learnscope.session.defaults import choose_probes, limit_defaults
 from learnscope.session.ending import finish, interrupted_by
 from learnscope.session.engine import FED, Engine
 from learnscope.session.loop import Loop
 from learnscope.session.loop_loss import LoopLoss
-from learnscope.session.opening import (
-    begin,
-    check_model,
-    is_there,
-    load_state,
-    open_backend,
-    save_state,
-    state_missing,
-)  # fmt: skip
+from learnscope.session.opening import Exist, begin, check_model, is_there, open_backend
 from learnscope.session.ranks import SilentLoop, first_step, is_silent, silent_engine
 from learnscope.session.steps.optimizers import as_optimizers
 from learnscope.session.subject import make_subject, provided
+from learnscope.session.telling.alerts import AlertsTo, alerts_for
+from learnscope.session.telling.shown import Shown
 from learnscope.session.unfired import warn_of_unfired
 from learnscope.session.user_checkpoint import write_checkpoint
 from learnscope.sinks.base import Sink
@@ -59,9 +54,14 @@ def watch(
     strict: bool = False,
     resume: bool = False,
     step: int | None = None,
+    exist: Exist = "next",
     record_command: bool = True,
     write_every: int = 50,
     write_seconds: float = 1.0,
+    alerts: AlertsTo = None,
+    stop_on: Sequence[str] = (),
+    raise_on_stop: bool = False,
+    view: bool = False,
 ) -> Watch:
     """Record what happens inside `model` while the loop that follows trains it.
 
@@ -91,12 +91,26 @@ def watch(
         strict: raise when a probe fails, instead of warning and going on.
         resume: continue the run in the folder, if there is one.
         step: with resume, the step of the checkpoint that training continues from (default: the last recorded).
+        exist: what to do if the folder holds a run already and `resume` is off: "next" records into `<run>-2`, `-3`, …
+            and says so, "refuse" raises. Earlier runs are never overwritten.
         record_command: False leaves the command line out of run.json; known secrets in it are hidden in any case.
         write_every: records are written together, at the latest when they are of so many steps: what a kill may lose.
             1 writes each at once. Those of a failure, or of numbers that are not finite, are written at once anyway.
         write_seconds: the same in seconds, as seen when the loop next takes a step.
+        alerts: tell what goes wrong while it trains (not finite, a spike, divergence, no learning, overfitting), each
+            once: True prints a line; a function, or several, is called with the finding too; so are sinks that have a
+            method `alert`.
+        stop_on: alerts after which `w.should_stop` is true, on rank 0: "nonfinite", "spike", "diverging",
+            "not_learning", "overfitting".
+        raise_on_stop: raise `ls.TrainingStopped` after the optimizer's step in place of waiting to be asked.
+        view: show the run in a browser while it trains, and print the address; see `learnscope view`.
     """
+    if view:
+        from learnscope.session.telling.viewing import check_view
+
+        check_view(run)
     whole_number("write_every", write_every, 1)
+    known_name("exist", exist, get_args(Exist))
     if not isinstance(write_seconds, float | int) or not write_seconds >= 0:
         raise ValueError(f"write_seconds={write_seconds!r}: seconds, a number from 0")
     check_model(model)
@@ -112,22 +126,20 @@ def watch(
         engine = Engine(
             subject,
             choose_probes(probes, subject),
-            open_backend(run, resume=resume),
+            open_backend(run, resume=resume, exist=exist),
             source="watch",
             provides={"grads", "previous", "calls", "loss_calls", "forwards", *FED, *provided(subject)},
-            sinks=sinks,
-            strict=strict,
-            budget=budget,
-            record_command=record_command,
-            write_every=write_every,
-            write_seconds=write_seconds,
-        )
+            sinks=sinks, strict=strict, budget=budget, record_command=record_command,
+            write_every=write_every, write_seconds=write_seconds,
+        )  # fmt: skip
         if probes is None:
             limit_defaults(engine.bound)
-        return Watch(engine, clock=clocks[0] if clocks else None, resume=resume, step=step)
+        told = alerts_for(engine, alerts, stop_on, raises=raise_on_stop)
+        watched = Watch(engine, clock=clocks[0] if clocks else None, resume=resume, step=step)
+        return watched.shown(told, optimizers, view=view)
 
 
-class Watch:
+class Watch(Shown):
     """A live session. Close it with `close()`, or use it as a context manager."""
 
     def __init__(
@@ -155,10 +167,10 @@ class Watch:
     def _open_again(self) -> int | None:
         """Restore the state of a run that goes on, and open the probes with it; returns what load_state gives."""
         try:
-            passes = load_state(self._engine, self._loop.snapshots, self.steps)
+            passes = opening.load_state(self._engine, self._loop.snapshots, self.steps)
             self._engine.open_probes(self._loop.moment("open"))
             if passes is None:
-                lost = state_missing(self._engine, self.steps)
+                lost = opening.state_missing(self._engine, self.steps)
                 self._engine.store_file("run.json", lambda: self._engine.note(state_restored=False, state_lost=lost))
         except BaseException as error:
             self._loop.detach()
@@ -179,11 +191,13 @@ class Watch:
 
     def log(self, **values: float | Tensor) -> None:
         """Record numbers of this step, such as the loss. Tensors are read later, without waiting for them."""
-        self._learn_loss(values.get("loss"))
+        if self._engine.subject.holdout is not None:
+            self._learn_loss(values.get("loss"))
         if self._loop.listens and not self._logs:
             self._engine.add(Loss())
             self._logs = True
         self._hand_over(logged=values)
+        self.raise_if_asked()
 
     def batch(self, batch: Any) -> None:
         """Hand over the step's batch, for probes that look at batches."""
@@ -221,6 +235,7 @@ class Watch:
         if self._engine.subject.optimizers:
             raise RuntimeError("w.step() is for loops without a torch optimizer; this one is already counted")
         self._engine.safely(self._loop.manual_step)()
+        self.raise_if_asked()
 
     def save_state(self) -> Path | None:
         """Save what resuming at this step needs; call it before you save your own checkpoint.
@@ -235,7 +250,7 @@ class Watch:
             for bound in engine.bound:
                 engine.safely(bound.probe.settle)(bound.state)
         name = f"the state of step {self.steps:,}"
-        return engine.store_file(name, lambda: save_state(engine, loop.snapshots, self.steps, loop.passes))
+        return engine.store_file(name, lambda: opening.save_state(engine, loop.snapshots, self.steps, loop.passes))
 
     def save_checkpoint(self, path: str | Path, content: Mapping[str, Any]) -> None:
         """Save the session's state and then your checkpoint, so that no checkpoint is without its state after a kill.

@@ -7,7 +7,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 from learnscope.core.probe import ProbeWarning
 from learnscope.model.guard import preserve_rng
@@ -19,6 +19,12 @@ P = ParamSpec("P")
 R = TypeVar("R")
 FIRST_NOTE, NOTES_APART = 1.0, 60.0
 """Seconds until run.json first says how many records there are, and the most between two times; the pauses double."""
+
+
+class Alerting(Protocol):
+    """What judges a run when records were written; see `session/telling/alerts.py`."""
+
+    def look(self) -> None: ...
 
 
 class Writer:
@@ -36,6 +42,8 @@ class Writer:
         self._waiting = self._first_waiting = 0
         """Records that wait, and the step of the first."""
         self._last_write = time.time()
+        self.alerts: Alerting | None = None
+        """What is told while the training goes on."""
         self.writing = False
         self.after_writing: Callable[[], object] | None = None
         """What a signal had to put off until the records that were being written are there."""
@@ -69,7 +77,7 @@ class Writer:
             return
         self.hold(record.step)
         self.append(record)
-        if self.is_full(record.step) or _is_alarming(record):
+        if self.is_full(record.step) or is_alarming(record):
             self.write_out()
         self.write_in_time(record.time)
 
@@ -117,6 +125,8 @@ class Writer:
                 if self.strict:
                     raise
                 self.warn("store", f"a record could not be written ({error}); training goes on, records are being lost")
+        if self.alerts is not None:
+            self.alerts.look()
 
     def flush(self) -> None:
         """Make the records of what was measured and waits."""
@@ -203,7 +213,7 @@ class Writer:
                 self.warn(f"sink {id(sink)}", f"{type(sink).__name__} failed to close:\n{traceback.format_exc()}")
 
 
-def _is_alarming(record: Record) -> bool:
+def is_alarming(record: Record) -> bool:
     """Whether a record has to be there if the process dies next: of a failure, or of numbers that are not finite."""
     return record.error is not None or any(
         column.status and any(map(nonfinite, column.status.values()))

@@ -8,7 +8,10 @@ from learnscope.record import Record
 
 
 class Sink(Protocol):
-    """If a sink raises, there is a warning; no record is lost and training goes on."""
+    """If a sink raises, there is a warning; no record is lost and training goes on.
+
+    A sink may also have `alert(finding)`: it is called with each alert of a session that has some (`alerts=`).
+    """
 
     def write(self, record: Record) -> None: ...
     def close(self) -> None: ...

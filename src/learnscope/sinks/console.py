@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from rich.console import Console
 
 from learnscope.characters import visible
-from learnscope.record import Record
+from learnscope.record import Finding, Record
 
 DEFAULT_NAMES = ("loss", "norm", "learning_rate", "holdout_loss", "holdout_accuracy", "update_to_weight")
 
@@ -41,6 +41,9 @@ class ConsoleSink:
                 self._unprinted = True
         if self._clock() - self._printed_at >= self.seconds:
             self._print()
+
+    def alert(self, finding: Finding) -> None:
+        self._console.print(visible(f"step {self._step:>6}  {finding.severity}: {finding.title}"), markup=False)
 
     def close(self) -> None:
         self._print()
