@@ -104,5 +104,10 @@ def with_table(page: str, body: Body) -> str:
     return before + BEGIN + table(body) + END + rest.partition(END)[2]
 
 
-if __name__ == "__main__":
+def write_page() -> None:
+    """Write the totals into the page."""
     write_text(PAGE, with_table(PAGE.read_text(), read()))
+
+
+if __name__ == "__main__":
+    write_page()

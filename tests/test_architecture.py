@@ -18,7 +18,7 @@ FAMILIES = {
     "landscape",
 }  # fmt: skip
 FLOORS_OF_FAMILIES = ("quantities", "tensor", "model", "probes", "findings", "report")
-NOT_FAMILIES = {"report": {"audit", "telemetry"}}
+NOT_FAMILIES = {"report": {"audit", "page", "telemetry"}}
 """Pages with files of their own: they draw on several families."""
 
 _NUMBERS = {"characters", "record", "intervals", "names", "options", "quantities"}
@@ -51,7 +51,8 @@ ROOMS: dict[str, set[str]] = {
     "report": {*_NUMBERS, "store", "ledger", "reading", "findings"},
     "run": {*_READING, "model"},  # model: imported when a patch is made, not before
     "comparison": {*_READING, "run", "model"},  # model: imported when runs have kept weights, not before
-    "session": _SESSION,
+    "live": {*_READING, "run", "comparison"},
+    "session": {*_SESSION, "findings"},  # findings: for alerts, imported when a session has some
     "analysis": _DOOR,
     "telemetry": _DOOR,
     "dynamics": _DOOR,
@@ -64,7 +65,7 @@ ROOMS: dict[str, set[str]] = {
 }
 TORCH_FREE = {
     "characters", "generators", "record", "intervals", "names", "options", "progress", "quantities", "store", "ledger",
-    "sources", "sinks", "reading", "findings", "report", "run", "comparison",
+    "sources", "sinks", "reading", "findings", "report", "run", "comparison", "live",
 }  # fmt: skip
 LINES = 300
 FILES = 20

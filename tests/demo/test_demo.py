@@ -18,6 +18,7 @@ from learnscope.demo.data import digits, few_with_wrong_labels, sums_modulo, wit
 from learnscope.demo.grokking import lasting_from, when_it_grokked
 from learnscope.demo.scenario import DemoRun, check_free, clear, is_demo_run
 from learnscope.probes import probe_modules
+from report.page.agreeing import check_page
 
 BASIC = {"GradientFlow", "ParameterChange", "LearningRate", "Loss", "BatchStats", "Holdout"}
 NAMES = ["digits", "overfit", "vanishing", "nan", "grokking"]
@@ -55,12 +56,12 @@ def test_quick_demo_shows_what_it_promises(tmp_path: Path) -> None:
         assert run.manifest["status"] == "finished"
         assert set(run.manifest["probes"]) >= BASIC
         assert not [record for record in run.records() if record.error], name
-        assert (out / name / "report" / "report.md").is_file()
+        check_page(out / name / "report" / "report.html", run)
     check_healthy(opened["digits"])
     check_overfit(opened["overfit"])
     check_vanishing(opened["vanishing"])
     check_nan(opened["nan"])
-    assert "known by heart from step" in when_it_grokked(opened["grokking"])
+    assert "memorised from step" in when_it_grokked(opened["grokking"])
     check_printed(printed.getvalue(), out)
 
 
@@ -119,7 +120,7 @@ def check_printed(text: str, out: Path) -> None:
     assert "\r" not in text
     for number, name in enumerate(NAMES, 1):
         assert f"{number}/5 {name}\n" in text
-        assert f"report: {out / name / 'report' / 'report.md'}\n" in text
+        assert f"report: {out / name / 'report' / 'report.html'}\n" in text
     assert f"learnscope report '{out / 'grokking'}'" in text  # a folder with a space, as a shell wants it
     assert f"ls.open_run({str(out / 'grokking')!r})" in text
 
@@ -134,7 +135,7 @@ def test_grokking_groks(grokked: Path) -> None:
     assert held_out.loc[by_heart : understood // 2].max() < 0.1  # a plateau near chance lies between
     frequencies = curve(run, "top_frequencies")
     assert frequencies[-1] > 0.8 > 0.5 > frequencies[0]
-    assert when_it_grokked(run) == f"known by heart from step {by_heart}, understood from step {understood}"
+    assert when_it_grokked(run) == f"memorised from step {by_heart}, generalised from step {understood}"
 
 
 @pytest.mark.parametrize(

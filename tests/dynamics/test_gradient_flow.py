@@ -175,7 +175,7 @@ def give(model: nn.Sequential, sizes: list[float]) -> None:
     ("sizes", "vanishing", "exploding"),
     [
         ([1e-9, 1, 1, 1, 1, 1], ["0"], []),
-        ([1e-9, 2e-8, 1e-7, 1e-7, 1e-7, 1e-7], ["0"], []),
+        ([1e-9, 2e-8, 2e-7, 2e-7, 2e-7, 2e-7], ["0"], []),
         ([1e-9] * 6, [], []),  # no size is too small by itself
         ([1e-3, 1, 1, 1, 1, 1], ["0"], []),  # 100 times below the median
         ([0.05, 1, 1, 1, 1, 1], [], []),

@@ -442,6 +442,8 @@ def test_labels_that_are_not_there_by_chance_stand_out() -> None:
 
 
 def test_progress_is_shown_on_a_terminal_once_it_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")  # a dumb terminal shows no bar
+
     def shown(terminal: bool, patience: float, show: bool = True) -> str:
         monkeypatch.setattr(progress, "PATIENCE", patience)
         out = io.StringIO()

@@ -24,6 +24,10 @@ def numbers(text: str) -> list[str]:
 RENAMED = {"vanishing_gradients": "vanishing", "exploding_gradients": "exploding", "outside_optimizer": "not_optimised"}
 
 
+NO_NEWS = {"adapters": ("frozen",)}
+"""Findings that are not raised any more: that the base of an adapter is frozen says nothing."""
+
+
 def core(finding: dict[str, Any]) -> dict[str, Any]:
     """A detail may go on with more than it said then: what the steps did to the weights."""
     said = {part: numbers(finding[part].split(" A step changes")[0]) for part in ("title", "detail")}
@@ -41,7 +45,8 @@ def test_the_same_frame(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_the_same_findings(name: str) -> None:
     now = [json.loads(json.dumps(finding.to_json())) for finding in ls.open_run(FOLDERS / name).findings()]
-    then = json.loads((FOLDERS / f"{name}.findings.json").read_text())
+    earlier = json.loads((FOLDERS / f"{name}.findings.json").read_text())
+    then = [finding for finding in earlier if finding["kind"] not in NO_NEWS.get(name, ())]
     assert [core(finding) for finding in now] == [core(finding) for finding in then]
 
 

@@ -58,7 +58,7 @@ def test_the_documented_files_are_views_of_the_runs_records(whole: Path) -> None
 
 
 def test_report_and_query_read_the_folder(whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["report", str(whole), "--out", str(tmp_path)]) == 0
+    assert main(["report", str(whole), "--format", "png", "--out", str(tmp_path)]) == 0
     assert {Path(name).name for name in TREE if name.startswith("plots/")} <= {p.name for p in tmp_path.iterdir()}
     capsys.readouterr()
     asked = "select value from records where probe = 'Performance' and name = 'loss'"
@@ -151,7 +151,7 @@ def test_the_built_in_model_is_audited_reported_compared_and_queried(
         asked = ["audit", "--output_dir", folder, *SHORT, "--quiet", "--parts", "performance", "bit_widths"]
         assert main([*asked, "--batch_size", size]) == 0
     assert main(["report", "first"]) == 0
-    assert (tmp_path / "first" / "report" / "report.md").is_file()
+    assert (tmp_path / "first" / "report" / "report.html").is_file()
     assert main(["compare", "first", "second", "--out", "compared"]) == 0
     capsys.readouterr()
     assert main(["query", "select count(*) as n from records where kind = 'configuration'", "first", "--json"]) == 0

@@ -69,7 +69,7 @@ def run_demo(out: Path, quick: bool = False) -> int:
             seconds = time.perf_counter() - started
             with console.status("drawing the report"):
                 run = ls.open_run(out / scenario.name)
-                report, findings = run.report_with_findings()
+                report, findings = run.report_with_findings(format="html")
             outcome = screen.Outcome(scenario.name, run, findings, report)
             screen.result(console, scenario, outcome, seconds)
             outcomes.append(outcome)

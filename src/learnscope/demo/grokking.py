@@ -61,14 +61,14 @@ def train_grokking(run: Path, quick: bool, show: Show, *, seed: int = 0) -> None
 
 
 def when_it_grokked(run: ls.Run) -> str:
-    """The step from which the training pairs are known by heart, and the one from which held-out pairs are right."""
+    """The step from which the training pairs are memorised, and the one from which held-out pairs are right."""
     memorised = lasting_from(run, "train_accuracy", 0.99)
     generalised = lasting_from(run, Holdout.holdout_accuracy.name, 0.95)
     if memorised is None:
         return f"in {run.last_step} steps not even the training pairs were learned"
     if generalised is None:
-        return f"known by heart from step {memorised}, not understood by step {run.last_step}: that takes about 1,000"
-    return f"known by heart from step {memorised}, understood from step {generalised}"
+        return f"memorised from step {memorised}, not generalised by step {run.last_step}: that takes about 1,000"
+    return f"memorised from step {memorised}, generalised from step {generalised}"
 
 
 def lasting_from(run: ls.Run, name: str, level: float) -> int | None:

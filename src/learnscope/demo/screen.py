@@ -60,7 +60,8 @@ def result(console: Console, scenario: Scenario, outcome: Outcome, seconds: floa
     facts = [f"{run.last_step} steps in {seconds:.1f} s", *losses]
     facts += [] if scenario.outcome is None else [scenario.outcome(run)]
     console.print(Text(", ".join(facts), style="dim"))
-    print_findings(outcome.findings, console, run.checks())
+    more = "Shortened: `learnscope report` shows all of it."
+    print_findings(outcome.findings, console, run.checks(), more=more)
     # a path is for copying: it is never broken into two lines
     console.print(Text(f"report: {outcome.report}"), soft_wrap=True)
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from itertools import count
 from pathlib import Path
 
 from learnscope.store.backend import FolderBackend, RunError
+from learnscope.store.files import numbered
 from learnscope.store.lines import LineFile
 from learnscope.store.locks import Busy
 
@@ -18,8 +18,7 @@ _SIGNS = ("run.json", "records.jsonl", "records.parquet")
 
 def claim(wanted: Path) -> tuple[FolderBackend, LineFile]:
     """A folder that holds no records yet, locked: the one asked for, or else `<name>-2`, `<name>-3`, …"""
-    for number in count(1):
-        path = wanted if number == 1 else wanted.with_name(f"{wanted.name}-{number}")
+    for path in numbered(wanted):
         if _is_used(path):
             continue
         try:

@@ -70,7 +70,8 @@ class Screen:
             self.say(f"tracked   {place}")
         self.say("")
         run = ls.open_run(tracking.folder)
-        print_findings(run.findings(), self.console, run.checks())
+        more = "Shortened: `learnscope report` shows all of it."
+        print_findings(run.findings(), self.console, run.checks(), more=more)
         self.say(f"next: learnscope report {shlex.quote(str(tracking.folder))}")
 
     def broken_off(self, step: int, folder: Path, checkpoint: Path | None, error: BaseException) -> None:
