@@ -2,6 +2,11 @@ import functools
 import gc
 import os
 import random
+import signal
+
+# A job in the background ignores Ctrl-C, and so would every process that a test starts and sends one to.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Tests run two at a time on two cores; more threads than that only make them wait for each other. Said before torch and
 # NumPy are imported, and handed on to the processes that tests start.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import traceback
 import warnings
@@ -15,6 +16,9 @@ import torch
 
 import learnscope as ls
 from hostile.corrupted import copy_of, corrupt, sound_run
+from learnscope.live.pages import Page
+from learnscope.live.shelf import Shelf
+from learnscope.report.as_json import report_json
 
 OURS = (ls.RunError,)
 
@@ -37,6 +41,18 @@ def resumed(folder: Path) -> None:
     ls.watch(model, optimizer, run=folder, probes=[ls.LearningRate(every=1)], resume=True).close()
 
 
+def live_page(folder: Path) -> None:
+    shelf = Shelf([folder.parent])
+    if folder.name not in shelf.names():
+        raise ls.RunError("not a run: the server answers that there is none of this name")
+    Page(shelf, [folder.name], "server").packed()
+
+
+def as_json(folder: Path) -> None:
+    run = ls.open_run(folder)
+    json.dumps(report_json(run, run.findings(), name="run"), allow_nan=False)
+
+
 READ: dict[str, Callable[[Path], Any]] = {
     "records": lambda folder: list(ls.open_run(folder).records()),
     "problems": lambda folder: ls.open_run(folder).problems,
@@ -48,11 +64,17 @@ READ: dict[str, Callable[[Path], Any]] = {
     "query": lambda folder: ls.query("select run, probe, count(*), sum(value) from records group by all", folder),
     "runs": lambda folder: ls.query("select * from runs", folder),
     "report": lambda folder: ls.open_run(folder).report(folder.parent / "report"),
+    "checks": lambda folder: ls.open_run(folder).checks(),
+    "json": as_json,
+    "page": lambda folder: ls.open_run(folder).page(folder.parent / "page"),
+    "comparison": lambda folder: ls.compare([folder, folder]).page(folder.parent / "compared"),
+    "live": live_page,
+    "live list": lambda folder: Page(Shelf([folder.parent]), [], "server").packed(),
     "compare": lambda folder: ls.compare([folder, folder]).markdown(),
     "compact": lambda folder: ls.open_run(folder).compact(),
     "resume": resumed,
 }
-SLOW = {"report", "compare"}
+SLOW = {"report", "compare", "page", "comparison", "live", "live list", "json"}
 SEEDS = range(20)
 PIECE, LONG = 250, {"lines": range(1000, 8000), "compacted": range(10_000, 13_000)}
 """The seeds of the long test, and how many one test takes of them."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -17,7 +18,7 @@ from learnscope.comparison import compare
 from learnscope.posttrain.analyzer import PARTS, ModelAnalyzer, with_thresholds
 from learnscope.posttrain.builtin import make_builtin
 from learnscope.posttrain.errors import PosttrainError
-from learnscope.posttrain.estimate import in_words
+from learnscope.posttrain.estimate import Estimate, in_words, remaining
 from learnscope.posttrain.session import check_folder
 from learnscope.progress import progress_bar
 from learnscope.record import Finding
@@ -135,10 +136,15 @@ def _audit_one(analyzer: ModelAnalyzer, options: AuditOptions, folder: Path, say
         options.data, split=options.split, batch_size=options.batch_size, length=options.length,
         examples=options.examples, **named,
     )  # fmt: skip
-    for line in _planned(analyzer, data, options):
+    planned, lines = _planned(analyzer, data, options)
+    for line in lines:
         say(f"{analyzer.name}: {line}")
-    for part in options.parts:
-        say(f"{analyzer.name}: {part.replace('_', ' ')} …")
+    took: dict[str, float] = {}
+    for number, part in enumerate(options.parts, 1):
+        left = in_words(remaining(planned.seconds, took))
+        where = f"part {number} of {len(options.parts)}, about {left} left"
+        say(f"{analyzer.name}: {part.replace('_', ' ')} … ({where})")
+        started = time.monotonic()
         if part == "performance":
             analyzer.analyze_performance(data)
         elif part == "bit_widths":
@@ -146,6 +152,7 @@ def _audit_one(analyzer: ModelAnalyzer, options: AuditOptions, folder: Path, say
             analyzer.bit_width_analyzer.save_sensitivity(folder / SENSITIVITY)
         else:
             analyzer.analyze_robustness(data)
+        took[part] = time.monotonic() - started
     if options.export is not None:
         packed = analyzer.bit_width_analyzer.export(options.export)
         say(f"packed: {packed['path']}, {packed['tensor_bytes']:,} bytes of weights")
@@ -153,8 +160,8 @@ def _audit_one(analyzer: ModelAnalyzer, options: AuditOptions, folder: Path, say
     return open_run(folder), analyzer.findings
 
 
-def _planned(analyzer: ModelAnalyzer, data: Any, options: AuditOptions) -> list[str]:
-    """What will be done, how long it will take, and what is left out."""
+def _planned(analyzer: ModelAnalyzer, data: Any, options: AuditOptions) -> tuple[Estimate, list[str]]:
+    """The estimate, and in words what will be done, how long it will take, and what is left out."""
     batches = analyzer.planner.fixed(data)
     planned, thorough = analyzer.planner.estimates(batches, options.parts)
     each = [
@@ -167,7 +174,7 @@ def _planned(analyzer: ModelAnalyzer, data: Any, options: AuditOptions) -> list[
     lines += [f"{part.replace('_', ' ')}: {text}" for part, text in left_out.items()]
     if left_out:
         lines.append(f"thorough= leaves none of that out, and takes about {in_words(thorough.total)}")
-    return lines
+    return planned, lines
 
 
 def _analyzer(name: str, model: Any, options: AuditOptions, folder: Path) -> ModelAnalyzer:

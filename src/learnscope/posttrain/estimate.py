@@ -74,6 +74,17 @@ def estimated(
     return Estimate(forwards, seconds)
 
 
+def remaining(planned: Mapping[str, float], took: Mapping[str, float]) -> float:
+    """Seconds that the parts to come will take, if the estimate is as far off for them as for those that are done.
+
+    >>> remaining({"a": 10, "b": 20, "c": 5}, {}), remaining({"a": 10, "b": 20, "c": 5}, {"a": 20})
+    (35, 50.0)
+    """
+    expected = sum(planned[part] for part in took)
+    left = sum(seconds for part, seconds in planned.items() if part not in took)
+    return left * sum(took.values()) / expected if expected else left
+
+
 def in_words(seconds: float) -> str:
     """
     >>> in_words(4.2), in_words(84), in_words(700)

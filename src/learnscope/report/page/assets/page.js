@@ -196,6 +196,7 @@ window.learnscope = {
   panels,
   solveBudget,
   zoomTo,
+  colours: { sequential: SEQUENTIAL_COLOURS, diverging: DIVERGING_COLOURS },
   get payload() {
     return payload;
   },
