@@ -77,10 +77,12 @@ def _source(module: str) -> Path:
 
 
 def _forking(run: Callable[..., Any]) -> Callable[..., Any]:
-    """`subprocess.run` for programs that were forked themselves: the pass whose memory is measured is forked too."""
+    """`subprocess.run` for programs that were forked themselves: the pass whose memory is measured is forked too,
+    except with several threads: OpenMP waits for ever in a child whose parent has used them."""
 
     def chosen(command: Any, *arguments: Any, **options: Any) -> Any:
-        if list(command[1:4]) != ["-P", "-m", "learnscope.model.cost.memory_child"]:
+        measured = list(command[1:4]) == ["-P", "-m", "learnscope.model.cost.memory_child"]
+        if not measured or os.environ.get("OMP_NUM_THREADS") != "1":
             return run(command, *arguments, **options)
         with tempfile.TemporaryDirectory() as printed:
             out, error = Path(printed, "out"), Path(printed, "error")

@@ -14,6 +14,7 @@ _TEXTS = [str]
 _ATTEMPT = {
     "attempt": int, "start_step": int, "started": _NUMBER, "ended": _NUMBER, "last_step": int, "cost": {},
     "records": {"written": int, "lost": int}, "files_lost": int, "memories": _TEXTS, "state_lost": _TEXTS,
+    "skipped_steps": int, "state_restored": bool,
 }  # fmt: skip
 _SHAPE: dict[str, Any] = {
     "source": str, "created": _NUMBER, "status": str, "id": str, "probes": {"*": {"probe": str, "names": [{}]}},
@@ -21,10 +22,14 @@ _SHAPE: dict[str, Any] = {
     "model": {
         "class": str, "parameters": int, "tensors": int, "frozen": _TEXTS, "frozen_parameters": int,
         "trainable_outside_optimizer": _TEXTS, "dtypes": {"*": int}, "layers": _TEXTS, "layer_parameters": {"*": int},
-        "layer_types": {"*": str}, "outside_known_stacks": _TEXTS,
+        "layer_types": {"*": str}, "outside_known_stacks": _TEXTS, "dropout": {"*": _NUMBER},
     },
     "optimizers": [{"class": str, "groups": [{"tensors": int, "layers": _TEXTS}]}],
-    "environment": {"command": _TEXTS}, "attempts": [_ATTEMPT],
+    "environment": {
+        "command": _TEXTS, "learnscope": str, "python": str, "torch": str, "platform": str, "threads": int,
+        "accelerator": str, "git": {"commit": str, "changed": bool},
+    },
+    "attempts": [_ATTEMPT],
 }  # fmt: skip
 """Types by key: `[x]` is a list of x, `*` any other key, `{}` any object. What is not named may be anything."""
 _REQUIRED = {"attempts": ("attempt", "start_step"), "probes": ("probe",)}
