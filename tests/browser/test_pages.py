@@ -28,11 +28,11 @@ PAINTED = """() => [...document.querySelectorAll('.plot canvas, canvas.cells')].
 
 
 def draw_all(one: Any, *, folded: bool = True) -> None:
-    """What lies below the screen is drawn when it is printed; what is folded, when it is opened."""
-    one.do("() => window.dispatchEvent(new Event('beforeprint'))")
+    """What lies below the screen is drawn when it is scrolled to; what is folded, when it is opened."""
+    one.do("() => learnscope.drawAll()")
     if folded:
         one.unfold()
-        one.do("() => window.dispatchEvent(new Event('beforeprint'))")
+        one.do("() => learnscope.drawAll()")
     one.drawn()
 
 
@@ -76,6 +76,25 @@ def test_nothing_is_wider_than_a_narrow_screen(page_files: Callable[[str], Path]
         one = opened(width=700).go(page_files(kind))
         draw_all(one, folded=False)
         assert one.do("() => document.documentElement.scrollWidth") <= 700, kind
+
+
+@pytest.mark.parametrize("kind", PANELS)
+def test_paper_is_white_and_narrow(kind: str, page_files: Callable[[str], Path], opened: Callable[..., Any]) -> None:
+    """All is drawn for it, also what was not on the screen; afterwards the screen is as it was."""
+    one = opened("dark").go(page_files(kind))
+    one.do("() => learnscope.drawAll()")
+    widths = (
+        "() => [...document.querySelectorAll('.plot canvas, canvas.cells, .plot svg')].map(each => each.clientWidth)"
+    )
+    paper = "() => getComputedStyle(document.documentElement).getPropertyValue('--panel').trim()"
+    before = one.do(widths)
+    one.do("() => dispatchEvent(new Event('beforeprint'))")
+    assert 0 < max(one.do(widths)) <= 690
+    assert one.do(paper) == "#ffffff"
+    one.do("() => dispatchEvent(new Event('afterprint'))")
+    assert one.do(widths) == before
+    assert one.do(paper) != "#ffffff"
+    one.check()
 
 
 def test_no_page_may_reach_the_network(page_files: Callable[[str], Path], opened: Callable[..., Any]) -> None:

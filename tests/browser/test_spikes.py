@@ -70,7 +70,7 @@ def test_hostile_names_are_only_names(tmp_path: Path, opened: Callable[..., Any]
     assert b"<script>window.hurt" not in file.read_bytes()
     one = opened().go(file)
     one.unfold()
-    one.do("() => window.dispatchEvent(new Event('beforeprint'))")
+    one.do("() => learnscope.drawAll()")
     one.show("#layers").has("#layers .row-name", len(HOSTILE))
     names = one.page.locator("#layers .row-name")
     for place in range(len(HOSTILE)):

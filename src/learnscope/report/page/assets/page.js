@@ -179,7 +179,16 @@ function goTo(id, quiet = false) {
   setTimeout(() => target.classList.remove("pointed"), 1600);
 }
 
-addEventListener("beforeprint", drawAll);
+/** Paper is white and narrower than most screens: all is drawn for it, and for the screen again afterwards. */
+function drawForPaper(printing) {
+  document.documentElement.classList.toggle("paper", printing);
+  if (printing) document.documentElement.dataset.theme = "light";
+  else setTheme(state.theme);
+  drawAll();
+}
+
+addEventListener("beforeprint", () => drawForPaper(true));
+addEventListener("afterprint", () => drawForPaper(false));
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
   if (!state.theme) drawAgain();
 });
@@ -196,6 +205,7 @@ window.learnscope = {
   panels,
   solveBudget,
   zoomTo,
+  drawAll,
   colours: { sequential: SEQUENTIAL_COLOURS, diverging: DIVERGING_COLOURS },
   get payload() {
     return payload;
