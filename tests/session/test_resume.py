@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import learnscope as ls
+from learnscope.session.opening import open_backend
 
 DATA = torch.randn(400, 6, generator=torch.Generator().manual_seed(1))
 
@@ -158,3 +160,28 @@ def test_an_interrupted_loop_is_recorded_as_such(tmp_path: Path) -> None:
             steps(model, optimizer, w, 0, 2)
             raise KeyboardInterrupt
     assert ls.open_run(tmp_path / "r").manifest["status"].startswith("interrupted by KeyboardInterrupt")
+
+
+@pytest.mark.parametrize("closed", [False, True], ids=["still training", "finished meanwhile"])
+def test_two_sessions_that_take_the_same_free_name(closed: bool, tmp_path: Path) -> None:
+    """Both find the folder free before either writes; the second goes to the next name, whatever the first did."""
+    first, second = (open_backend(tmp_path / "r", resume=False, exist="next") for _ in range(2))
+    first.put_manifest({"who": "first"})
+    if closed:
+        first.close()
+    with pytest.warns(ls.ProbeWarning, match=r"this one goes to .*r-2\."):
+        second.put_manifest({"who": "second"})
+    second.close()
+    first.close()
+    second.put_manifest({"who": "second again"})  # its own folder is not taken for another's
+    second.close()
+    written = {path.parent.name: json.loads(path.read_text())["who"] for path in tmp_path.glob("*/run.json")}
+    assert written == {"r": "first", "r-2": "second again"}
+
+
+def test_a_name_that_was_asked_for_is_not_changed(tmp_path: Path) -> None:
+    first, second = (open_backend(tmp_path / "r", resume=False, exist="refuse") for _ in range(2))
+    first.put_manifest({})
+    with pytest.raises(ls.RunError, match="being written by another process"):
+        second.put_manifest({})
+    first.close()

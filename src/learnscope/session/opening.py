@@ -46,7 +46,9 @@ def open_backend(run: str | Path | None, *, resume: bool, exist: Exist = "refuse
     path = Path(run)
     if resume and (path / "run.json").exists():
         return FolderBackend.existing(path)
-    return FolderBackend.create(next_free(path) if exist == "next" else path)
+    if exist == "refuse":
+        return FolderBackend.create(path)
+    return FolderBackend.create(next_free(path), elsewhere=lambda: next_free(path))
 
 
 def next_free(path: Path) -> Path:

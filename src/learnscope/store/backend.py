@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from itertools import islice
 from pathlib import Path
@@ -117,16 +117,23 @@ class FolderBackend:
         self._later: list[str] = []
         self.lines_written = 0
         """By this object, whoever asked for it."""
+        self._is_new = False
+        self._elsewhere: Callable[[], Path] | None = None
 
     @classmethod
-    def create(cls, path: Path) -> FolderBackend:
-        """A new run; refused if the folder holds one already, since data is never overwritten."""
+    def create(cls, path: Path, elsewhere: Callable[[], Path] | None = None) -> FolderBackend:
+        """A new run; refused if the folder holds one already, since data is never overwritten.
+
+        Nothing is written yet. If another process begins a run here before that, `elsewhere` says where this one goes.
+        """
         if has_run(path):
             raise RunError(
                 f"{path} already holds a run. Continue it with resume=True, name another folder, "
                 "or remove that one if it is no longer wanted."
             )
-        return cls(path)
+        backend = cls(path)
+        backend._is_new, backend._elsewhere = True, elsewhere
+        return backend
 
     @classmethod
     def existing(cls, path: Path) -> FolderBackend:
@@ -256,17 +263,28 @@ class FolderBackend:
                     refresh(self.path)
 
     def _open(self) -> LineFile:
-        if self._file is None:
+        while self._file is None:
             try:
-                self._file = LineFile(self.path / "records.jsonl")
+                self._file, self._is_new = self._claimed(), False
+                remove_leftovers(self.path, before=time.time())
             except Busy as error:
-                raise RunError(
-                    f"{self.path} is being written by another process; give this run its own folder."
-                ) from error
+                place = self._elsewhere() if self._elsewhere is not None else self.path
+                if place == self.path:
+                    raise RunError(
+                        f"{self.path} is being written by another process; give this run its own folder."
+                    ) from error
+                self.path = place
             except OSError as error:
                 raise RunError(f"{self.path / 'records.jsonl'} cannot be written ({error})") from error
-            remove_leftovers(self.path, before=time.time())
         return self._file
+
+    def _claimed(self) -> LineFile:
+        """The file, locked; of a new run only if nobody has begun one here since the folder was found free."""
+        file = LineFile(self.path / "records.jsonl")
+        if self._is_new and (self.path / "run.json").exists():
+            file.close()
+            raise Busy
+        return file
 
     def may_write(self, file: LineFile | None = None) -> bool:
         """False in a forked child; an error if the folder is no longer the one that was opened."""
