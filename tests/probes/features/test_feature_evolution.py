@@ -184,7 +184,8 @@ def test_absent_numbers_have_their_reasons() -> None:
     assert status(one, "between_distance", "2") == ["two classes are needed; there is one"]
     features = net()[:3](x).detach().double().numpy()
     assert at(one, "within_distance", "2") == [pytest.approx(pdist(features).mean(), rel=1e-5)]
-    with pytest.warns(UserWarning, match="Target 3 is out of bounds"):  # there is no loss, and features need none
+    # there is no loss, and features need none; which target is named depends on the threads
+    with pytest.warns(UserWarning, match=r"Target \d+ is out of bounds"):
         each = audited([(x, torch.arange(20))])
     assert status(each, "within_distance", "2") == status(each, "separability", "2") == ["no class has two examples"]
     assert at(each, "between_distance", "2") == [pytest.approx(pdist(features).mean(), rel=1e-5)]
