@@ -45,6 +45,7 @@ READ: dict[str, Callable[[Path], Any]] = {
     "findings": lambda folder: ls.open_run(folder).findings(),
     "arrays": lambda folder: ls.open_run(folder).arrays("Holdout"),
     "examples": lambda folder: ls.open_run(folder).examples(),
+    "page": lambda folder: ls.open_run(folder).page(folder.parent / "page"),
     "query": lambda folder: ls.query("select run, probe, count(*), sum(value) from records group by all", folder),
     "runs": lambda folder: ls.query("select * from runs", folder),
     "report": lambda folder: ls.open_run(folder).report(folder.parent / "report"),
@@ -52,7 +53,7 @@ READ: dict[str, Callable[[Path], Any]] = {
     "compact": lambda folder: ls.open_run(folder).compact(),
     "resume": resumed,
 }
-SLOW = {"report", "compare"}
+SLOW = {"report", "page", "compare"}
 SEEDS = range(20)
 PIECE, LONG = 250, {"lines": range(1000, 8000), "compacted": range(10_000, 13_000)}
 """The seeds of the long test, and how many one test takes of them."""

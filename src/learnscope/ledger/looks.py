@@ -153,6 +153,4 @@ def _names(example: Mapping[Any, Any]) -> str:
 
 def _is_numbers(example: Any) -> bool:
     """Whether it is a list of plain numbers, such as token ids; (x, y) with two numbers is no pair to be shown."""
-    return (
-        isinstance(example, list | tuple) and len(example) > 0 and all(type(each) in (int, float) for each in example)
-    )
+    return isinstance(example, list | tuple) and {type(each) for each in example} in ({int}, {float}, {int, float})

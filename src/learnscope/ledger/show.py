@@ -43,11 +43,8 @@ class ShowExamples:
         shape: Sequence[int] | None = None,
     ) -> None:
         self.data = _data_set(data)
-        if (
-            not hasattr(type(self.data), "__getitem__")
-            and not callable(self.data)
-            or isinstance(self.data, str | bytes)
-        ):
+        found = hasattr(type(self.data), "__getitem__") or callable(self.data)
+        if not found or isinstance(self.data, str | bytes):
             raise TypeError(f"show={_name(data)}: {_KINDS}")
         if isinstance(self.data, tuple):
             raise TypeError(f"show= is a tuple: {_KINDS}. Of arrays or tensors, show their images or texts alone")

@@ -58,9 +58,8 @@ def looks_in(body: Any) -> tuple[dict[int, Look], list[str]]:
             looks[_id(entry["id"])] = _look(entry)
         except (KeyError, TypeError, ValueError):
             damaged += 1
-    return looks, [f"{damaged} of {len(body['shown'])} examples in {NAME} are damaged and were left out"] * (
-        damaged > 0
-    )
+    said = f"{damaged} of {len(body['shown'])} examples in {NAME} are damaged and were left out"
+    return looks, [said] if damaged else []
 
 
 def _body(path: Path) -> Any:

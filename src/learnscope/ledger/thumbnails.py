@@ -1,4 +1,4 @@
-"""Arrays, tensors and pictures as small images of bytes. Needs neither torch nor Pillow: both are read by their methods."""
+"""Arrays, tensors and pictures as small images of bytes. Torch and Pillow are not imported: methods tell what it is."""
 
 from __future__ import annotations
 

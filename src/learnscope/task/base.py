@@ -88,8 +88,8 @@ class Task:
         return groups
 
     def show(self, example: Any) -> Any:
-        """What a report shows of one example of the data set that `ExampleLedger(show=…)` was given: a text or an image,
-        or what contains one. By default the example itself."""
+        """What a report shows of an example of the data set given to `ExampleLedger(show=…)`: a text, an image, or what
+        contains one. By default the example itself."""
         return example
 
     def size(self, batch: Any) -> int:

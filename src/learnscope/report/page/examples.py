@@ -51,6 +51,7 @@ def _rows(frame: Any) -> list[dict[str, Any]]:
     names = (
         "id",
         "target",
+        "suggested",
         "confidence",
         "variability",
         "correctness",

@@ -85,6 +85,7 @@ function exampleTable(payload, name) {
   const all = [
     { key: "id", label: "id", format: (id) => h("span", { title: String(id) }, short(id, 32)) },
     { key: "target", label: "label", align: "right" },
+    { key: "suggested", label: "predicted", align: "right" },
     { key: "confidence", label: "mean p(label)", format: num, align: "right" },
     { key: "correctness", label: "share right", format: percent, align: "right" },
     { key: "forgetting_events", label: "forgotten", align: "right" },
