@@ -55,7 +55,8 @@ def looks_in(body: Any) -> tuple[dict[int, Look], list[str]]:
     damaged = 0
     for entry in body["shown"]:
         try:
-            looks[_id(entry["id"])] = _look(entry)
+            id = _id(entry["id"])
+            looks[id] = _look(entry)
         except (KeyError, TypeError, ValueError):
             damaged += 1
     said = f"{damaged} of {len(body['shown'])} examples in {NAME} are damaged and were left out"
