@@ -45,10 +45,14 @@ def test_thumbnails_are_painted_in_every_table_and_theme(page_files: Files, open
 
 def test_texts_stay_texts_and_reasons_are_told(page_files: Files, opened: Open) -> None:
     one = opened().go(page_files("examples")).show("#examples")
-    texts = one.page.locator("#panel-examples .look-text").all_inner_texts()
+    texts = one.page.locator("#panel-examples .look-text").all_text_contents()
     assert len(texts) >= 5
     hostile = {text.replace("\u202e", "\\u202e").replace("\u202c", "\\u202c")[:500] for text in HOSTILE}
     assert set(texts) <= hostile
+    long = one.page.locator("#panel-examples .look-more").first
+    assert long.locator("summary").inner_text() == "a" * 140 + "…"
+    long.locator("summary").click()
+    assert long.locator(".look-text").is_visible()
     assert one.do("() => window.hurt") is None
     assert "a vector of 7 numbers" in one.page.locator("#panel-examples").inner_text()
     assert one.do("() => document.querySelectorAll('img').length") == 0

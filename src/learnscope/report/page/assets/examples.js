@@ -103,9 +103,17 @@ function lookCell(payload, look, id) {
   if (!look) return h("span", { class: "none" }, "not kept");
   const note = look.note ? h("span", { class: "look-note" }, look.note) : null;
   if (look.pixels) return h("div", { class: "look" }, thumbnail(payload, look, id), note);
-  if (look.text !== undefined)
-    return h("div", { class: "look" }, h("div", { class: "look-text", dir: "auto" }, look.text || "(empty)"), note);
+  if (look.text !== undefined) return h("div", { class: "look" }, textCell(look.text), note);
   return h("span", { class: "look-note" }, look.reason);
+}
+
+/** A text; a long one is folded behind its beginning, so that rows stay low. */
+function textCell(text) {
+  const whole = h("div", { class: "look-text", dir: "auto" }, text || "(empty)");
+  const letters = Array.from(text); // not half of an emoji
+  if (letters.length <= FOLDED_TEXT) return whole;
+  const start = `${letters.slice(0, FOLDED_TEXT - 20).join("")}…`;
+  return h("details", { class: "look-more" }, h("summary", { dir: "auto" }, start), whole);
 }
 
 function thumbnail(payload, look, id) {
@@ -130,6 +138,7 @@ function thumbnail(payload, look, id) {
 }
 
 const THUMBNAIL = 48;
+const FOLDED_TEXT = 160;
 
 /** How to have thumbnails or texts, where there are none; why there are none, where none could be shown. */
 function howToSee(examples) {
