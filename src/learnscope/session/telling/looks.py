@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from learnscope.model.guard import preserve_rng
+from learnscope.findings.examples.notable import show_notable
 from learnscope.probes.examples.example_ledger import ExampleLedger
 from learnscope.session.engine import Engine
 
@@ -11,14 +11,14 @@ _HURRIED = ("terminated by ", "interrupted by KeyboardInterrupt")
 
 
 def keep_looks(engine: Engine, status: str) -> None:
-    """Read the examples that the report will list, if an `ExampleLedger` was told where they are."""
+    """Read the examples that the report will list, if an `ExampleLedger` was told where they are.
+
+    The caller holds the random generators: a data set that augments draws.
+    """
     ledgers = [bound.probe for bound in engine.bound if isinstance(bound.probe, ExampleLedger)]
     show = next((ledger.show for ledger in ledgers if ledger.show is not None), None)
     if show is None or status.startswith(_HURRIED):
         return
-    from learnscope.findings.examples.notable import show_notable  # takes a while, and few sessions need it
-
     task = engine.subject.task
     view = None if task is None else task.show
-    with preserve_rng():  # a data set that augments draws
-        engine.store_file("shown.json", lambda: show_notable(engine.backend, show, view))
+    engine.store_file("shown.json", lambda: show_notable(engine.backend, show, view))
