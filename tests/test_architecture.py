@@ -38,7 +38,7 @@ ROOMS: dict[str, set[str]] = {
     "progress": set(),
     "quantities": {"record"},
     "store": {"characters", "record"},
-    "ledger": {"record", "options", "store"},
+    "ledger": {"characters", "record", "options", "store"},
     "sources": {"record", "options"},
     "task": set(),
     "tensor": set(),
@@ -49,10 +49,10 @@ ROOMS: dict[str, set[str]] = {
     "reading": {*_NUMBERS, "store", "ledger"},
     "findings": {*_NUMBERS, "store", "ledger", "reading"},
     "report": {*_NUMBERS, "store", "ledger", "reading", "findings"},
-    "run": {*_READING, "model"},  # model: imported when a patch is made, not before
+    "run": {*_READING, "model", "generators"},  # model: imported for patches, or where torch is there, not before
     "comparison": {*_READING, "run", "model"},  # model: imported when runs have kept weights, not before
     "live": {*_READING, "run", "comparison"},
-    "session": {*_SESSION, "findings"},  # findings: for alerts, imported when a session has some
+    "session": {*_SESSION, "findings"},  # findings: for alerts and shown examples, imported when a session has some
     "analysis": _DOOR,
     "telemetry": _DOOR,
     "dynamics": _DOOR,

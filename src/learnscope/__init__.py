@@ -23,6 +23,7 @@ _HOMES = {
     "comparison": ("Comparison", "compare"),
     "findings": ("Cuts",),
     "ledger": ("IdError", "Ledger", "LedgerError"),
+    "ledger.show": ("ShowExamples",),
     "model.adapters.start": ("AdapterError", "init_milora", "remember_start"),
     "model.weights.checkpoint": ("CheckpointError",),
     "model.examples.indexed": ("IndexedDataset", "IndexedStream"),

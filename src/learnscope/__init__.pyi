@@ -9,6 +9,7 @@ from learnscope.findings import Cuts as Cuts
 from learnscope.ledger import IdError as IdError
 from learnscope.ledger import Ledger as Ledger
 from learnscope.ledger import LedgerError as LedgerError
+from learnscope.ledger.show import ShowExamples as ShowExamples
 from learnscope.model.adapters.start import AdapterError as AdapterError
 from learnscope.model.adapters.start import init_milora as init_milora
 from learnscope.model.adapters.start import remember_start as remember_start

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from learnscope.findings import Cuts
     from learnscope.findings.checks import Check
     from learnscope.ledger import Ledger
+    from learnscope.ledger.looks import Look
     from learnscope.model.updates.patch_info import PatchInfo
     from learnscope.store.compact import CompactInfo
 
@@ -42,9 +45,11 @@ class Run(RunReader):
     @property
     def problems(self) -> list[str]:
         """Lines that could not be read, such as one cut off by a kill, and records that are not there."""
+        from learnscope.ledger.shown import shown_of
+
         for _ in self.records():
             pass
-        return [*self.last_problems, *self.losses]
+        return [*self.last_problems, *self.losses, *shown_of(self.backend)[1]]
 
     def arrays_of(self, record: Record) -> dict[str, NDArray[Any]]:
         """The arrays that were stored with a record; most records have none."""
@@ -71,9 +76,29 @@ class Run(RunReader):
 
     def forgotten_examples(self) -> pd.DataFrame:
         """Examples that were right at one presentation and wrong at the next, the most often forgotten first."""
-        examples = self.examples()
-        forgotten = examples[examples["forgetting_events"] > 0]
-        return forgotten.sort_values("forgetting_events", ascending=False, kind="stable").reset_index(drop=True)
+        from learnscope.findings.examples.notable import most_forgotten
+
+        return most_forgotten(self.examples()).reset_index(drop=True)
+
+    def show_examples(
+        self, data: Any, *, field: str | int | None = None, tokenizer: Any = None, shape: Sequence[int] | None = None
+    ) -> dict[int, Look]:
+        """Keep thumbnails or texts of the examples that the report lists, and return them by id.
+
+        What `ls.ExampleLedger(show=data)` does when a run closes, afterwards; the arguments are those of
+        `learnscope.ShowExamples`. An example that cannot be shown has a `reason`. Random generators stay as they are.
+        """
+        from learnscope.findings.examples.notable import show_notable
+        from learnscope.ledger.show import ShowExamples
+
+        show = (
+            data
+            if isinstance(data, ShowExamples)
+            else ShowExamples(data, field=field, tokenizer=tokenizer, shape=shape)
+        )
+        self.ledger()  # says so if no examples were followed
+        with _held_generators():
+            return show_notable(self.backend, show) or {}
 
     def ledger(self) -> Ledger:
         """The ledger of examples, as an `ExampleLedger` last stored it."""
@@ -189,6 +214,17 @@ class Run(RunReader):
         from learnscope.report.shown import run_card
 
         return run_card(self, findings_in)
+
+
+def _held_generators() -> AbstractContextManager[None]:
+    """Accelerators have generators too, but torch is not imported for their sake."""
+    if "torch" in sys.modules:
+        from learnscope.model.guard import preserve_rng
+
+        return preserve_rng()
+    from learnscope.generators import unmoved_generators
+
+    return unmoved_generators()
 
 
 def _written(records: RunReader, findings: list[Finding], target: Path, name: str, format: Format) -> Path:

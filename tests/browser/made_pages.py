@@ -6,13 +6,16 @@ import math
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from findings.adapters.test_adapters import MODULES, spectrum, truncation
 from findings.made_run import MadeRun
 from learnscope.comparison import compare
+from learnscope.findings.examples.notable import show_notable
 from learnscope.ledger import Ledger
+from learnscope.ledger.show import ShowExamples
 from learnscope.reading.gather import one_pass
 from learnscope.record import Column, Table
 from learnscope.report.page.writing import write_run, write_runs
@@ -77,6 +80,22 @@ def with_examples(run: MadeRun) -> MadeRun:
     return run
 
 
+def picture(id: int) -> np.ndarray[Any, Any]:
+    """Wide, in colours, other ones for every example."""
+    across, down = np.meshgrid(np.linspace(0, 1, 40), np.linspace(0, 1, 20))
+    return np.stack([across, down, np.full_like(across, id / 300)], -1)
+
+
+def with_looks(run: MadeRun) -> MadeRun:
+    """Every third example is an image, every third a text, hostile ones among them, and the others cannot be shown."""
+
+    def example(id: int) -> Any:
+        return picture(id) if id % 3 == 0 else HOSTILE[id % len(HOSTILE)] if id % 3 == 1 else np.zeros(7)
+
+    show_notable(run.backend, ShowExamples(example))
+    return run
+
+
 def adapters() -> MadeRun:
     run = MadeRun(layers=[f"model.layers.{i}" for i in range(6)])
     for step in range(10, 101, 10):
@@ -120,6 +139,7 @@ def runs_page(folder: Path, *, bare: bool = False) -> Path:
 
 PAGES: dict[str, Callable[[Path], Path]] = {
     "training": lambda folder: page_of(with_examples(training()).reader, folder, "training"),
+    "examples": lambda folder: page_of(with_looks(with_examples(training())).reader, folder, "examples"),
     "training without data": lambda folder: page_of(MadeRun().reader, folder, "empty"),
     "audit": lambda folder: page_of(made().reader, folder, "audit"),
     "audit without data": lambda folder: page_of(AuditRun().reader, folder, "nothing"),

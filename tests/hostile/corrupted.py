@@ -17,13 +17,13 @@ STEPS = 12
 
 
 def sound_run(folder: Path) -> Path:
-    """A small run with every kind of file: lines, arrays, a ledger, a state, findings."""
+    """A small run with every kind of file: lines, arrays, a ledger, shown examples, a state, findings."""
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
     x, y = torch.randn(24, 6), torch.randint(3, (24,))
     probes = [ls.GradientFlow(every=2), ls.ParameterChange(every=3), ls.Loss(), ls.LearningRate(every=4)]
-    probes += [ls.Holdout(every=4), ls.ExampleLedger(every=1)]
+    probes += [ls.Holdout(every=4), ls.ExampleLedger(every=1, show=[*["a text"] * 12, *torch.rand(12, 3, 4)])]
     with ls.watch(model, optimizer, run=folder, probes=probes, holdout=[(x, y)]) as w:
         for step in range(STEPS):
             logits = model(x)
@@ -144,7 +144,7 @@ def corrupt(folder: Path, seed: int) -> str:
     ways: list[Damage] = [changed_file, replaced]
     if path.suffix == ".jsonl":
         ways += [changed_line] * 12
-    if path.name in ("run.json", "findings.json"):
+    if path.name in ("run.json", "findings.json", "shown.json"):
         ways += [lambda p, c: void(p.write_text(changed_json(p.read_text(), c)))] * 12
     way = chance.choice(ways)
     way(path, chance)

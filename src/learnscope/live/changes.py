@@ -15,7 +15,7 @@ from learnscope.report.page.packing import Columns
 
 PANELS = ("main", "panels", "grids")
 """The lists of a page whose entries are drawn, each with an id."""
-NUMBERS = ("steps", "v", "low", "high", "mean", "bad", "confidence", "variability", "correctness")
+NUMBERS = ("steps", "v", "low", "high", "mean", "bad", "confidence", "variability", "correctness", "pixels")
 """The keys under which a page has references to columns."""
 LATE = 64
 """Steps by which records may be out of order: so many are sent again."""
@@ -87,7 +87,7 @@ class Snapshot:
         return _walk(content, lambda key, reference: self._moved(key, self.columns.numbers(reference), columns))
 
     def _moved(self, key: str, numbers: NDArray[Any], columns: Columns) -> list[Any]:
-        return columns.steps(numbers) if key in ("steps", "bad") else columns.floats(numbers)
+        return columns.steps(numbers) if key in ("steps", "bad", "pixels") else columns.floats(numbers)
 
     def _grown(self, entry: dict[str, Any], after: int | None, columns: Columns) -> dict[str, Any]:
         """A panel; of its curves and cells only those from a little before `after` on. A browser whose buckets hold

@@ -13,6 +13,7 @@ from learnscope.reading.gather import OnePass, one_pass
 from learnscope.reading.words import capital, count, listed
 from learnscope.record import Finding
 from learnscope.report.by_kind import FILES as LAYER_FILES
+from learnscope.report.examples.texts import HEAD, example_texts
 from learnscope.report.explanations import evidence_text, explanation, no_problems, symptoms
 from learnscope.report.facts import costs, not_recorded, watched
 from learnscope.report.layout import Panel, save
@@ -54,6 +55,8 @@ def _text(run: OnePass, findings: Sequence[Finding], panels: Sequence[Panel], na
         parts += ["## Figures"]
         for panel in panels[1:]:
             parts += [f"### {panel.title}", _image(panel, run)]
+    if texts := example_texts(run):
+        parts += ["## Training examples", "Those to look at first:", table(HEAD, texts)]
     if rows := [check_line(check) for check in checks if check.state != "not applicable"]:
         parts += ["## Checks", table(("check", "state", "why", "how to enable"), rows)]
     missing = not_recorded(run)

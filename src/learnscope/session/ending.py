@@ -41,6 +41,11 @@ def finish(engine: Engine, status: str, **facts: Any) -> None:
     """Close the run, with how it ended, what is in it and what the probes cost."""
     if engine.inherited:
         return
+    if any(getattr(bound.probe, "show", None) is not None for bound in engine.bound):
+        with preserve_rng():  # the first import of what few sessions need may draw, too
+            from learnscope.session.telling.looks import keep_looks
+
+            keep_looks(engine, status)
     if status == "finished" and engine.has_losses:
         status = "degraded"
     facts = {"ended": time.time(), "last_step": engine.last_step, **facts, "cost": engine.budget.summary()}

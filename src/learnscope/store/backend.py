@@ -56,6 +56,7 @@ class MemoryBackend:
         self._arrays: dict[str, dict[str, NDArray[Any]]] = {}
         self.examples: dict[str, NDArray[Any]] | None = None
         """The arrays of the ledger of examples, if there is one."""
+        self.shown: Any = None  # what a folder has as shown.json
 
     def manifest(self) -> dict[str, Any]:
         return dict(self._manifest)

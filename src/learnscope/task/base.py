@@ -87,6 +87,11 @@ class Task:
         groups: Tensor | Sequence[Any] | None = first_of(batch, GROUP_KEYS)
         return groups
 
+    def show(self, example: Any) -> Any:
+        """What a report shows of an example of the data set given to `ExampleLedger(show=…)`: a text, an image, or what
+        contains one. By default the example itself."""
+        return example
+
     def size(self, batch: Any) -> int:
         """Number of examples: the first dimension of the first tensor in the batch."""
         tensor = first_tensor(batch)

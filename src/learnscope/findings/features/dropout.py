@@ -19,7 +19,7 @@ HALF = 0.5
 @analysis(place=37, check="strength of dropout", needs=[Loss.loss], at_least=FEWEST)
 def dropout_too_strong(reader: RunReader, cuts: Cuts) -> list[Finding]:
     given = (reader.manifest.get("model") or {}).get("dropout") or {}
-    heavy = {name: float(p) for name, p in given.items() if p >= cuts.heavy_dropout}
+    heavy = {name: float(p) for name, p in given.items() if (p or 0) >= cuts.heavy_dropout}
     course = loss_course(reader)
     if not heavy or course is None or course.start.value <= 0 or course.gained_share > HALF:
         return []

@@ -45,6 +45,12 @@ class IndexedDataset(Dataset[Any]):
         place = self._place(index)
         return with_index(self._data[place], place + self._start)
 
+    def by_index(self, index: int) -> Any:
+        """The item that carries this index, which is not its place where `start` is given."""
+        if not 0 <= index - self._start < len(self):
+            raise IndexError(f"index {index}: the items have {self._start}..{self._start + len(self) - 1}")
+        return self[index - self._start]
+
     def __getitems__(self, indices: Sequence[Any]) -> list[Any]:
         # loaders ask for whole batches this way; __getattr__ would pass it on, without the index
         places = [self._place(index) for index in indices]

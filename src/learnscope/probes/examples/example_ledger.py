@@ -14,6 +14,7 @@ from learnscope.core.moment import Moment
 from learnscope.core.probe import At, Probe
 from learnscope.ledger import IdError, Ledger
 from learnscope.ledger.index import Sample
+from learnscope.ledger.show import ShowExamples
 from learnscope.ledger.sums import MOST_GROUPS, GroupSums
 from learnscope.ledger.table import QUANTILES
 from learnscope.model.examples.factored import example_gradient_norms
@@ -54,6 +55,10 @@ class ExampleLedger(Probe):
     another forward and backward of the batch, with the weights after the step. 0: never."""
     keep_every: int = 10
     """0: at the end only."""
+    show: Any = None
+    """Where the examples are found by their ids, for the report to show the hardest, the most forgotten and the doubted
+    ones as thumbnails or text: a data set, a function of the id, or `learnscope.ShowExamples`. They are read when the
+    session closes, and kept in `shown.json`; `run.show_examples` does the same afterwards."""
     needs = frozenset({"examples"})
     reads_only = True  # what runs the model has a guard of its own
     cost = "one pass over the loop's own logits, many small batches at a time; GraNd a forward and backward more"
@@ -66,6 +71,8 @@ class ExampleLedger(Probe):
             )
         check_whole(self, keep_every=0, grand_every=0)
         Ledger(**self._settings())
+        if self.show is not None and not isinstance(self.show, ShowExamples):
+            object.__setattr__(self, "show", ShowExamples(self.show))
 
     def prepare(self, moment: Moment) -> None:
         state = moment.state

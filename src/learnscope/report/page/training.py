@@ -39,6 +39,7 @@ def run_payload(columns: Columns, reader: RunReader, findings: Sequence[Finding]
     checks, recorded = checks_of(run), catalogue(run)
     panels = panels_of(columns, recorded)
     spans, broken = not_finite(run)
+    examples = examples_of(columns, run)
     body: dict[str, Any] = {
         "version": VERSION, "kind": "training", "name": name, "written": time.time(),
         "verdict": verdict_of(run, findings, checks), "findings": finding_entries(findings, recorded),
@@ -46,9 +47,9 @@ def run_payload(columns: Columns, reader: RunReader, findings: Sequence[Finding]
         "breaks": {"spans": [[a, None if math.isinf(b) else b] for a, b in spans], "what": broken},
         "panels": panels.curves, "grids": panels.grids, "flat": panels.flat, "once": panels.once,
         "left_out": panels.left_out, "layer_types": (run.manifest.get("model") or {}).get("layer_types") or {},
-        "examples": examples_of(columns, run), "step_examples": step_examples(run),
+        "examples": examples, "step_examples": step_examples(run),
         "facts": watched(run), "costs": costs(run), "not_recorded": not_recorded(run), "open": _open_line(run),
-        "problems": run.last_problems[:20],
+        "problems": [*run.last_problems, *(examples or {}).get("problems", ())][:20],
     }  # fmt: skip
     if run.manifest.get("source") == "audit":
         return body | {"kind": "audit", "audit": audit_body(run)}

@@ -75,7 +75,7 @@ class GrowingFolder(FolderBackend):
     def sign(self) -> tuple[int, ...]:
         """Changes whenever the run does; costs next to nothing."""
         found: list[int] = []
-        for name in ("run.json", "records.jsonl", "records.parquet"):
+        for name in ("run.json", "records.jsonl", "records.parquet", "shown.json"):
             try:
                 there = (self.path / name).stat()
                 found += [there.st_ino, there.st_size, there.st_mtime_ns]

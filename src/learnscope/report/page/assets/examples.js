@@ -68,7 +68,8 @@ function examplesPart(payload) {
       name
         ? h("p", { class: "meaning" }, `Of ${plural(examples.n, "example")}: ${about}.${doubt}`)
         : h("p", { class: "quiet" }, "None of them was hard, forgotten or doubted."),
-      name ? exampleTable(examples[name]) : "",
+      name ? exampleTable(payload, name) : "",
+      name ? howToSee(examples) : "",
     );
   };
   when("pick", draw);
@@ -77,20 +78,81 @@ function examplesPart(payload) {
   return part;
 }
 
-function exampleTable(rows) {
+function exampleTable(payload, name) {
+  const { examples } = payload;
+  const rows = examples[name];
+  const looks = new Map(rows.map((row, i) => [row, examples.looks[examples.look_of[name][i]]]));
   const all = [
     { key: "id", label: "id", format: (id) => h("span", { title: String(id) }, short(id, 32)) },
     { key: "target", label: "label", align: "right" },
+    { key: "suggested", label: "predicted", align: "right" },
     { key: "confidence", label: "mean p(label)", format: num, align: "right" },
     { key: "correctness", label: "share right", format: percent, align: "right" },
     { key: "forgetting_events", label: "forgotten", align: "right" },
     { key: "el2n_mean", label: "EL2N", format: num, align: "right" },
     { key: "presentations", label: "shown", align: "right" },
   ];
-  return table(
-    all.filter((each) => rows.some((row) => row[each.key] !== undefined)),
-    rows,
-    { label: "Training examples" },
+  const columns = all.filter((each) => rows.some((row) => row[each.key] !== undefined));
+  if ([...looks.values()].some(Boolean))
+    columns.splice(1, 0, { key: "look", label: "example", format: (_, row) => lookCell(payload, looks.get(row), row.id) });
+  return table(columns, rows, { label: "Training examples" });
+}
+
+/** A thumbnail, a text, or why there is neither. */
+function lookCell(payload, look, id) {
+  if (!look) return h("span", { class: "none" }, "not kept");
+  const note = look.note ? h("span", { class: "look-note" }, look.note) : null;
+  if (look.pixels) return h("div", { class: "look" }, thumbnail(payload, look, id), note);
+  if (look.text !== undefined) return h("div", { class: "look" }, textCell(look.text), note);
+  return h("span", { class: "look-note" }, look.reason);
+}
+
+/** A text; a long one is folded behind its beginning, so that rows stay low. */
+function textCell(text) {
+  const whole = h("div", { class: "look-text", dir: "auto" }, text || "(empty)");
+  const letters = Array.from(text); // not half of an emoji
+  if (letters.length <= FOLDED_TEXT) return whole;
+  const start = `${letters.slice(0, FOLDED_TEXT - 20).join("")}…`;
+  return h("details", { class: "look-more" }, h("summary", { dir: "auto" }, start), whole);
+}
+
+function thumbnail(payload, look, id) {
+  const { width, height } = look;
+  const canvas = h("canvas", {
+    class: "thumbnail",
+    role: "img",
+    "aria-label": `Example ${id}${look.note ? `, ${look.note}` : ""}`,
+    width,
+    height,
+  });
+  const share = THUMBNAIL / Math.max(width, height); // small images are drawn larger, each pixel as a square
+  canvas.style.width = `${Math.max(1, Math.round(width * share))}px`;
+  canvas.style.height = `${Math.max(1, Math.round(height * share))}px`;
+  const context = canvas.getContext("2d");
+  const image = context.createImageData(width, height);
+  column(payload, look.pixels).forEach((pixel, i) => {
+    image.data.set([(pixel >> 16) & 255, (pixel >> 8) & 255, pixel & 255, 255], 4 * i);
+  });
+  context.putImageData(image, 0, 0);
+  return canvas;
+}
+
+const THUMBNAIL = 48;
+const FOLDED_TEXT = 160;
+
+/** How to have thumbnails or texts, where there are none; why there are none, where none could be shown. */
+function howToSee(examples) {
+  const { looks } = examples;
+  if (looks.some((look) => !look.reason)) return "";
+  if (looks.length) return h("p", { class: "quiet small" }, `None of the ${plural(looks.length, "example")} could be shown.`);
+  return h(
+    "p",
+    { class: "quiet small" },
+    "To see them here as thumbnails or text: ",
+    h("code", {}, "ls.ExampleLedger(show=dataset)"),
+    ", or afterwards ",
+    h("code", {}, "run.show_examples(dataset)"),
+    ".",
   );
 }
 

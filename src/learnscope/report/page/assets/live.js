@@ -141,7 +141,7 @@ function settled(part, value, key = "") {
   return value;
 }
 
-const NUMBERS = ["steps", "v", "low", "high", "mean", "bad", "confidence", "variability", "correctness"];
+const NUMBERS = ["steps", "v", "low", "high", "mean", "bad", "confidence", "variability", "correctness", "pixels"];
 
 /** A panel's body with the new numbers: in place of the old ones, or after those that are kept. */
 function grow(body, fresh) {
