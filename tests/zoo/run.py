@@ -1,7 +1,7 @@
 """Run the zoo and print what the findings say of each case.
 
-    python tests/zoo/run.py [--only NAME …] [--faults | --healthy] [--half tuning|judged|unseen|blind] [-j 2] [--quick]
-        [--keep] [--again FILE]
+    python tests/zoo/run.py [--only NAME …] [--faults | --healthy] [--half tuning|judged|unseen|blind|second] [-j 2]
+        [--quick] [--keep] [--again FILE]
 
 `--only` takes parts of names. `--quick` runs the first seed of each case. The verdicts are written as JSON, by default
 to runs/zoo.json; with `--keep`, as `make zoo` does, to docs/zoo.json, and the table into docs/diagnosis.md. `--again`
