@@ -134,6 +134,15 @@ class Objective(Quantities):
         "share of the rows given as logits whose exponentials add up to 1 (± 0.4 % · ln K): log_softmax was applied "
         "already; given to nll_loss, which expects this, 1 is right", when="for cross_entropy and nll_loss",
     )  # fmt: skip
+    batch_softmax_columns = _share(
+        "share of the columns of the outputs that are, or whose exponentials are, probabilities over the examples of "
+        "the batch: softmax was taken over the wrong dimension. 0 where there are as many examples as classes",
+        when="for classes",
+    )
+    twice_squashed = _share(
+        "share of the probabilities between 1/2 and 0.731 (± 0.004): a sigmoid of a sigmoid gives no others",
+        when="for binary_cross_entropy",
+    )
     ignored_share = _share("share of the step's targets equal to `ignore_index`", when="for classes")
     ignored_class_share = _share(
         "the same, where `ignore_index` is a class that the outputs have", when="where 0 ≤ ignore_index < classes"

@@ -193,7 +193,7 @@ def never_fell(losses: Series, at: int) -> bool:
 
 
 def _hardly_lost(reader: RunReader, label: str, losses: Series, at: int, cuts: Cuts) -> bool:
-    """Whether most of what was gained on the holdout is kept, and as many examples are right as before.
+    """Whether most of what was gained on the holdout is kept, and nine of ten are right as before.
 
     A classifier that is trained until it is sure pays for each mistake, and is as useful as it was at its best.
     """
@@ -201,7 +201,7 @@ def _hardly_lost(reader: RunReader, label: str, losses: Series, at: int, cuts: C
     right = series(reader, Holdout.holdout_accuracy, probe=label)
     n = series(reader, Holdout.holdout_examples, probe=label).finite.values
     before, after = right.at(int(losses.steps[at])), right.at(int(losses.steps[-1]))
-    if before is None or after is None or not len(n):
+    if before is None or after is None or not len(n) or after < cuts.well_learned:
         return False
     fewer = (Share(before, int(n[-1])) - Share(after, int(n[-1])))[0] > 0
     return now - lowest < cuts.lost_share * (first - lowest) and not fewer

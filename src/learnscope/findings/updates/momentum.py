@@ -6,7 +6,7 @@ from learnscope.findings import analysis
 from learnscope.findings.evidence import evidence_over
 from learnscope.findings.gradients.steps_taken import lost_again
 from learnscope.quantities.outputs import Loss
-from learnscope.reading.course.events import jump, rise
+from learnscope.reading.course.events import jump, rise, spikes
 from learnscope.reading.course.loss_course import FEWEST, Course, loss_course
 from learnscope.reading.course.movement import options_of
 from learnscope.reading.cuts import Cuts
@@ -37,7 +37,7 @@ def momentum_too_high(reader: RunReader, cuts: Cuts) -> list[Finding]:
             evidence=evidence_over(steps, course.probe, course.name, len(course), float(first)),
             cause=True,
             explains=[
-                "diverging", "exploding", "learning_rate_too_high", "loss_spike", "worsening", "overfitting",
+                "diverging", "exploding", "learning_rate_too_high", "loss_spike", "bad_batch", "worsening", "overfitting",
                 "not_learning", "nonfinite", "dead_units", "labels_unrelated", "plateau",
             ],
             since=steps[0],
@@ -46,6 +46,7 @@ def momentum_too_high(reader: RunReader, cuts: Cuts) -> list[Finding]:
 
 
 def _harmed(course: Course) -> bool:
-    """Whether the loss rose, jumped, gave up what it had gained, or never fell; a loss that is thrown about widely has
-    no rise that is sure."""
-    return not course.improved or lost_again(course) or rise(course) is not None or jump(course) is not None
+    """Whether the loss rose, jumped, gave up what it had gained, or never fell; one that is thrown about widely has no
+    rise that is sure, and spikes instead."""
+    thrown = rise(course) is not None or jump(course) is not None or bool(spikes(course))
+    return thrown or not course.improved or lost_again(course)

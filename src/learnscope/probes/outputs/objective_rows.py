@@ -106,6 +106,7 @@ def class_tables(calls: Sequence[LossCall], sums: Sequence[Sums], so_far: Array)
         Q.constant_loss.cells([_constant_class_loss(calls, sums, shares) if total else NO_TARGET]),
         Q.nonfinite_outputs.column([int(rows - added["finite"])]),
         *_distribution_columns(added, width, rows),
+        Q.batch_softmax_columns.cells([share(added["over_batch"], width * len(calls))]),
     ]
     if 0 <= last.ignore_index < width:
         columns.append(Q.ignored_class_share.cells([share(added["ignored"], targets, "no target")]))
@@ -167,6 +168,8 @@ def answer_tables(calls: Sequence[LossCall], sums: Sequence[Sums], so_far: tuple
     ]
     if calls[0].function.endswith("with_logits"):
         columns.append(Q.probability_rows.cells([share(added["within"], entries)]))
+    else:
+        columns.append(Q.twice_squashed.cells([share(added["twice"], entries)]))
     if width == 1:
         shares, predicted = np.append(1 - shares, shares), np.append(1 - predicted, predicted)
     return [*of_model(columns), *_by_class(shares if total else None, predicted)]
