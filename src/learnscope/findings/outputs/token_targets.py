@@ -35,6 +35,7 @@ def token_targets(reader: RunReader, cuts: Cuts) -> list[Finding]:
                 "loss look low",
                 "Set these targets to the loss's ignore_index (−100), or mask them.",
                 ["plateau"],
+                alternatives=["A token at the ends of rows that is meant to be predicted: nothing is wrong then."],
             )
         )  # fmt: skip
     return findings

@@ -12,6 +12,7 @@ import math
 import torch
 from torch import Tensor
 
+from learnscope.tensor.outputs.padding import padded_targets
 from learnscope.tensor.outputs.small_objective import is_small, small_class_sums
 
 MOST = 2**22
@@ -185,8 +186,8 @@ def token_sums(tokens: Tensor, targets: Tensor, ignore_index: int, padding: int 
     """How many targets equal the input token `shift` places on, of how many, for each of `SHIFTS`; then padding.
 
     `tokens` are (B, T), and `targets` those of the outputs at all T places, or at all but the last. The last pair is
-    how many counted targets are the padding token, as is the token whose output is scored, of how many. None if the
-    shapes do not belong together.
+    how many counted targets are of padding, as `padded_targets` finds it, of how many. None if the shapes do not belong
+    together.
     """
     batch, length = tokens.shape
     places = {batch * length: length, batch * (length - 1): length - 1}.get(targets.numel())
@@ -202,9 +203,5 @@ def token_sums(tokens: Tensor, targets: Tensor, ignore_index: int, padding: int 
             continue
         equal = (wanted[:, first:last] == tokens[:, first + shift : last + shift]) & counted[:, first:last]
         pairs += [equal.sum(), counted[:, first:last].sum()]
-    if padding is None:
-        pairs += [counted.new_zeros((), dtype=torch.int64)] * 2
-    else:
-        padded = counted & (wanted == padding) & (tokens[:, :places] == padding)
-        pairs += [padded.sum(), counted.sum()]
+    pairs += [padded_targets(tokens, wanted, counted, padding).sum(), counted.sum()]
     return torch.stack(pairs).double().reshape(-1, 2)
