@@ -20,8 +20,10 @@ from learnscope.store.reader import RunReader
 
 LEAST_STEPS = 20
 """Steps without a row that came again, below which too little was seen for the first time."""
-LEARNED = 0.25
+LEARNED = 0.1
 """Share of its start that a training loss has lost on new examples, for something to be learned that is no memory."""
+CARRIED_OVER = 0.25
+"""Share of this that a holdout loss lost at its best, from which what is learned helps there too."""
 ALIKE = 1.5
 """Times the first training loss that the first holdout loss is at most, and the reverse, for them to be one loss."""
 
@@ -50,9 +52,11 @@ def first_pass(reader: RunReader, cuts: Cuts) -> FirstPass | None:
     first, start = float(losses.values[0]), course.start
     if until < LEAST_STEPS or not levels or not len(beside) or losses.steps[0] > 1 or min(first, start.value) <= 0:
         return None
-    fell = start.value - levels[-1].value > LEARNED * start.value and start.above(levels[-1]) > SURE
+    gained, theirs = 1 - levels[-1].value / start.value, 1 - float(losses.values.min()) / first
     one_loss = 1 / ALIKE < start.value / first < ALIKE
-    if not fell or not one_loss or float(losses.values.min()) < (1 - cuts.slow_gain) * first:
+    if gained < LEARNED or start.above(levels[-1]) <= SURE or not one_loss:
+        return None
+    if theirs > min(CARRIED_OVER * gained, cuts.slow_gain):
         return None
     return FirstPass(until, levels[-1], start.value, losses)
 
