@@ -88,6 +88,8 @@ class Performance(Quantities):
 
 _FUNCTION = {"function": "torch's name of it, such as `cross_entropy`"}
 _SHIFT = {"shift": "k: the input token k places after the one whose output is scored; 1 is next-token prediction"}
+_ALONE = "for tokens that are the model's only input"
+_SERIES = "for sequences (B, T, 1) of numbers that are the model's only input"
 _of_objective = partial(Quantity, drawn="not")
 _share = partial(Quantity, scale="share", drawn="not")
 
@@ -155,6 +157,23 @@ class Objective(Quantities):
     targets_equal_inputs = _share(
         "share of counted targets equal to the input token at that place", labels=_SHIFT, when="for token inputs"
     )
+    inputs_as_targets = _share(
+        "share of targets that are the input at that place", labels=_SHIFT, when="for sequences (B, T, C) of numbers"
+    )
+    first_place_rows = _of_objective(
+        "sequences of the step whose first token others have too; with 256 sequences at most", when=_ALONE
+    )
+    first_place_right = _share("share of these predicted right at their first place", when=_ALONE)
+    first_place_bound = _share(
+        "the largest share that a function of the first token alone can get right there", when=_ALONE
+    )
+    first_place_error = _of_objective(
+        "mean squared error at the first place of sequences, in units of the variance of its targets", when=_SERIES
+    )
+    first_place_floor = _of_objective(
+        "what the first input leaves open of these targets, in the same units: how far they are off a line between the "
+        "targets of the sequences with the nearest first inputs", when=_SERIES,
+    )  # fmt: skip
     constant_loss = _of_objective(
         "`objective_mean` of the best constant outputs. Classes: the entropy of their shares so far, class weights or "
         "label smoothing included; yes/no answers: `target_entropy`; mse_loss: the variance of all targets so far, by "

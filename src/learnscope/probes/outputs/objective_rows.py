@@ -25,6 +25,7 @@ SINGLE_CLASS = "a single class: softmax of one number is always 1"
 WEIGHTED = "the loss weighs its targets in a way for which the best constant has no simple form"
 ONE_A_ROW = "nll_loss gives a gradient to one class a row; what comes before it was not looked at"
 UNREACHED = "no backward came by the outputs, or there are too many of them"
+NO_PAIR = "no two sequences of the step begin with the same token"
 NO_PLACE = "the sequences have no such place with a counted target"
 
 
@@ -44,7 +45,7 @@ def fetched(calls: Sequence[LossCall]) -> list[dict[str, Array]]:
 
 
 def _optional(call: LossCall) -> dict[str, torch.Tensor]:
-    given = {"tokens": call.tokens, "touched": call.touched, "weight": call.weight}
+    given = {"tokens": call.tokens, "touched": call.touched, "weight": call.weight, "places": call.places}
     return {name: tensor for name, tensor in given.items() if tensor is not None}
 
 
@@ -193,6 +194,25 @@ def token_columns(sums: Sequence[Sums]) -> list[Column]:
     ]
     padded, counted = pairs[-1]
     return [*columns, *([Q.padding_share.cells([share(padded, counted)])] if counted else [])]
+
+
+def place_columns(sums: Sequence[Sums]) -> list[Column]:
+    """What is said at the first place of sequences; of several calls, of those that are of the only input."""
+    seen = [each["places"] for each in sums if "places" in each]
+    if not seen:
+        return []
+    if len(seen[0]) == 3:
+        rows, right, bound = np.sum(seen, 0)
+        return [
+            Q.first_place_rows.column([int(rows)]),
+            Q.first_place_right.cells([share(right, rows, NO_PAIR)]), Q.first_place_bound.cells([share(bound, rows, NO_PAIR)]),
+        ]  # fmt: skip
+    means = np.mean(seen, 0)
+    named = (Q.inputs_as_targets.cells, {"shift": 0}), (Q.inputs_as_targets.cells, {"shift": 1})
+    columns = [make([float(value)], **labels) for (make, labels), value in zip(named, means[:2], strict=True)]
+    if np.isfinite(means[2:]).all():
+        columns += [Q.first_place_error.column([float(means[2])]), Q.first_place_floor.column([float(means[3])])]
+    return columns
 
 
 def untouched_column(calls: Sequence[LossCall], sums: Sequence[Sums]) -> Column:
