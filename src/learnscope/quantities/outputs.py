@@ -149,10 +149,16 @@ class Objective(Quantities):
     ignored_class_share = _share(
         "the same, where `ignore_index` is a class that the outputs have", when="where 0 ≤ ignore_index < classes"
     )
+    ignored_inside = _share(
+        "share of the targets that are ignored, are the next token of the text, and have counted ones before and after "
+        "them in their row: no padding",
+        when="for token inputs",
+    )
     padding_share = _share(
         "share of counted targets that are padding, as is the input token whose output is scored; where the model does "
-        "not say which token that is, the places of a token that fills the ends of at least half of the rows and stands "
-        "nowhere else, if their targets are all the same", when="for token inputs",
+        "not say which token that is, the places of a token that fills the ends of at least half of the rows and "
+        "stands nowhere else, if their targets are all the same",
+        when="for token inputs",
     )
     targets_equal_inputs = _share(
         "share of counted targets equal to the input token at that place", labels=_SHIFT, when="for token inputs"

@@ -30,12 +30,16 @@ RECURRENT = ("GRU", "LSTM", "RNN")
 EXPLAINS = ("overfitting", "worsening", "plateau")
 AHEAD_ADVICE = (
     "Look for what lets a place see those after it: attention without a causal mask (is_causal=True, or the mask of "
-    "the right sign), a convolution that is padded on both sides, a bidirectional recurrent layer, a normalisation or a "
-    "mean over the whole sequence."
+    "the right sign), a convolution that is padded on both sides, a bidirectional recurrent layer, a normalisation or "
+    "a mean over the whole sequence."
 )
 
 
-@analysis(place=22, check="what comes later is not seen", needs=[(Objective.first_place_right, Objective.first_place_error)])  # fmt: skip
+@analysis(
+    place=22,
+    check="what comes later is not seen",
+    needs=[(Objective.first_place_right, Objective.first_place_error)],
+)
 def sees_ahead(reader: RunReader, cuts: Cuts) -> list[Finding]:
     return _tokens_ahead(reader, cuts) or _numbers_ahead(reader, cuts)
 
@@ -84,8 +88,8 @@ def _numbers_ahead(reader: RunReader, cuts: Cuts) -> list[Finding]:
         finding_of(
             error, Objective.first_place_error, reached, "copies_input",
             "The model sees the value that it is to predict: it is right where that cannot be known",
-            f"At the first place of a series the model has read one value, which leaves {percent(least)} of the variance "
-            f"of the next one open, and its squared error there is {percent(reached)} of the variance (medians of "
+            f"At the first place of a series the model has read one value, which leaves {percent(least)} of the "
+            f"variance of the next one open, and its squared error there is {percent(reached)} of the variance (medians of "
             f"{count(half, 'measurement')})",
             AHEAD_ADVICE, EXPLAINS,
             alternatives=["Something else that the model is given, such as a state that is kept from batch to batch."],
@@ -95,7 +99,7 @@ def _numbers_ahead(reader: RunReader, cuts: Cuts) -> list[Finding]:
 
 @analysis(place=22, check="targets of a series", needs=[Objective.inputs_as_targets], at_least="measurements")
 def gives_back(reader: RunReader, cuts: Cuts) -> list[Finding]:
-    """A single recurrent layer, which has read its input when it gives it back: nothing is foretold, nothing is coded."""
+    """A single recurrent layer, which has read its input when it gives it back: nothing is foretold or coded."""
     found = series(reader, Objective.inputs_as_targets, shift=0).finite
     share, constant = steady(found, cuts), last_of(reader, Objective.constant_loss)
     loss = series(reader, Objective.objective_mean).finite.values
@@ -107,11 +111,11 @@ def gives_back(reader: RunReader, cuts: Cuts) -> list[Finding]:
         finding_of(
             found, Objective.inputs_as_targets, share, "copies_input",
             f"The target of each place is its own input: {percent(share)} of them",
-            f"{percent(share)} of the targets equal the value that is put in at the same place, which a recurrent layer "
-            f"has just read: copying is all that there is to learn, and the loss is {num(float(loss[-1]))}",
+            f"{percent(share)} of the targets equal the value that is put in at the same place, which a recurrent "
+            f"layer has just read: copying is all that there is to learn, and the loss is {num(float(loss[-1]))}",
             "To forecast, shift the targets by one: the output at a place is scored against the value after it.",
             EXPLAINS,
-            alternatives=["A model that is meant to give its input back, such as an autoencoder: nothing is wrong then."],
+            alternatives=["A model that is meant to give its input back, as an autoencoder: nothing is wrong then."],
         )
     ]  # fmt: skip
 

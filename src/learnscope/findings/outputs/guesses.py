@@ -177,7 +177,7 @@ def labels_unrelated(reader: RunReader, cuts: Cuts) -> list[Finding]:
         Finding(
             kind="labels_unrelated",
             severity="warning",
-            title="The tokens are not read: their embedding gets no gradient, and the model stays at chance" if unread
+            title="The tokens are not read: their embedding gets no gradient, and the model is at chance" if unread
             else "All inputs are the same: there is nothing to tell targets apart by" if empty
             else "The inputs seem to say nothing about the targets: the model moves and stays at chance",
             detail=f"{_sentence(found)} {memory}{empty}The weights were trained, and what came of it are {what} that are "

@@ -60,9 +60,7 @@ def _finding(reader: RunReader, key: str, course: Course) -> Finding:
         f"{' '.join(said(fell))}".strip(),
         advice="Look for the sign of the reward or of the advantage in the loss: a policy gradient minimises "
         "−log π(a) · advantage. Then for a reward that is a cost, and for actions that are mapped the wrong way.",
-        evidence=evidence_over(
-            (start.first, end.last), course.probe, key, len(course), end.value - start.value
-        ),
+        evidence=evidence_over((start.first, end.last), course.probe, key, len(course), end.value - start.value),
         cause=True,
         explains=["diverging", "worsening", "plateau", "not_learning", "learning_rate_too_high", "exploding"],
         alternatives=[

@@ -30,13 +30,20 @@ def same_rows(reader: RunReader, cuts: Cuts) -> list[Finding]:
             kind="duplicated_data",
             severity="warning",
             title=f"Every step trains on the same {count(int(distinct), 'example')}",
-            detail=f"All rows of {count(len(seen) - 1, 'looked-at step')} had been there at the first, bit for bit. The "
-            f"holdout loss is {num(times)} times the training loss.",
+            detail=f"All rows of {count(len(seen) - 1, 'looked-at step')} had been there at the first, bit for bit. "
+            f"The holdout loss is {num(times)} times the training loss.",
             advice="Look for a generator or a seed that is set again at every step or epoch, an iterator that is made "
             "anew for each batch, and a subset that was left from debugging.",
             evidence=evidence_over(steps, seen.probe, Inputs.distinct_rows, len(seen), distinct),
             cause=True,
-            explains=("overfitting", "worsening", "memorised", "not_generalising", "holdout_overlap", "holdout_differs"),
+            explains=(
+                "overfitting",
+                "worsening",
+                "memorised",
+                "not_generalising",
+                "holdout_overlap",
+                "holdout_differs",
+            ),
             alternatives=["A batch that is learned by heart on purpose, to test the model: nothing is wrong then."],
             since=steps[0],
         )

@@ -50,6 +50,6 @@ def sigmoid_twice(reader: RunReader, cuts: Cuts) -> list[Finding]:
             "Apply one sigmoid: take that of the model or that of the loop away, or use "
             "binary_cross_entropy_with_logits on the outputs before it.",
             [*HELD_BACK, "overfitting", "worsening"],
-            alternatives=["Outputs that were cut off below 0 before the sigmoid, by a ReLU for example, and stay small."],
+            alternatives=["Outputs that were cut off below 0 before the sigmoid, as by a ReLU, and stay small."],
         )
     ]  # fmt: skip

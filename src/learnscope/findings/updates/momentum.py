@@ -37,8 +37,8 @@ def momentum_too_high(reader: RunReader, cuts: Cuts) -> list[Finding]:
             evidence=evidence_over(steps, course.probe, course.name, len(course), float(first)),
             cause=True,
             explains=[
-                "diverging", "exploding", "learning_rate_too_high", "loss_spike", "bad_batch", "worsening", "overfitting",
-                "not_learning", "nonfinite", "dead_units", "labels_unrelated", "plateau",
+                "diverging", "exploding", "learning_rate_too_high", "loss_spike", "bad_batch", "worsening",
+                "overfitting", "not_learning", "nonfinite", "dead_units", "labels_unrelated", "plateau",
             ],
             since=steps[0],
         )

@@ -178,7 +178,8 @@ def _parts(call: ForwardCall) -> Iterator[Tensor]:
 
 def _tables(
     calls: Sequence[ForwardCall], numbers: Sequence[Mapping[str, Any]], hashes: Array, duplicates: int,
-    ever: tuple[int, int], overlap: tuple[int, int] | None, holdout: Mapping[str, Any] | None, _packed: Any, *, first: bool, compiled: bool,
+    ever: tuple[int, int], overlap: tuple[int, int] | None, holdout: Mapping[str, Any] | None, _packed: Any, *,
+    first: bool, compiled: bool,
 ) -> list[Table]:  # fmt: skip
     columns = [
         *input_columns(calls, numbers, "train"),

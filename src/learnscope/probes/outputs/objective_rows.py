@@ -190,9 +190,10 @@ def token_columns(sums: Sequence[Sums]) -> list[Column]:
     pairs = np.sum(seen, 0).reshape(-1, 2)
     columns = [
         Q.targets_equal_inputs.cells([share(equal, counted, NO_PLACE)], shift=shift)
-        for shift, (equal, counted) in zip(SHIFTS, pairs[:-1], strict=True)
+        for shift, (equal, counted) in zip(SHIFTS, pairs[:-2], strict=True)
     ]
-    padded, counted = pairs[-1]
+    (padded, counted), (inner, targets) = pairs[-2:]
+    columns.append(Q.ignored_inside.cells([share(inner, targets)]))
     return [*columns, *([Q.padding_share.cells([share(padded, counted)])] if counted else [])]
 
 
@@ -205,11 +206,11 @@ def place_columns(sums: Sequence[Sums]) -> list[Column]:
         rows, right, bound = np.sum(seen, 0)
         return [
             Q.first_place_rows.column([int(rows)]),
-            Q.first_place_right.cells([share(right, rows, NO_PAIR)]), Q.first_place_bound.cells([share(bound, rows, NO_PAIR)]),
-        ]  # fmt: skip
+            Q.first_place_right.cells([share(right, rows, NO_PAIR)]),
+            Q.first_place_bound.cells([share(bound, rows, NO_PAIR)]),
+        ]
     means = np.mean(seen, 0)
-    named = (Q.inputs_as_targets.cells, {"shift": 0}), (Q.inputs_as_targets.cells, {"shift": 1})
-    columns = [make([float(value)], **labels) for (make, labels), value in zip(named, means[:2], strict=True)]
+    columns = [Q.inputs_as_targets.cells([float(means[shift])], shift=shift) for shift in (0, 1)]
     if np.isfinite(means[2:]).all():
         columns += [Q.first_place_error.column([float(means[2])]), Q.first_place_floor.column([float(means[3])])]
     return columns

@@ -66,29 +66,28 @@ def row_hashes(inputs: Tensor, padding: int | None = None, most: int = MOST_HASH
     """A hash of 64 bits of the content of each of the first rows, and whether the row can be compared.
 
     Rows of equal bits have equal hashes, on any device and in any batch; the places of padding tokens do not count.
-    Empty and constant rows cannot be compared: all of them would be alike; nor can rows of whole numbers of which fewer
-    than `SHORT` are not what the row begins or ends with, as padding does: they are alike by chance.
+    Empty and constant rows cannot be compared: all of them would be alike.
     """
     width = max(1, inputs[:1].numel())
     flat = inputs[: max(1, most // width)].reshape(-1, width) if inputs.numel() else inputs.new_zeros(len(inputs), 1)
     padding = padding if inputs.dtype in (torch.int64, torch.int32) else None
     if padding is None and is_small(flat):
-        hashes, comparable = small_hashes(flat, _salt(width, flat.device))
-        return hashes, comparable & long_enough(flat, padding)
+        return small_hashes(flat, _salt(width, flat.device))
     # in pieces that stay in a cache
     pieces = [_hashed(piece, padding) for piece in flat.split(max(1, MOST_HASHED // width))]
     hashes, comparable = (torch.cat(parts) for parts in zip(*pieces, strict=True))
-    return hashes, comparable & long_enough(flat, padding)
+    return hashes, comparable
 
 
-def long_enough(rows: Tensor, padding: int | None) -> Tensor | bool:
-    """Whether rows (N, D) of whole numbers hold enough that is no padding."""
-    if rows.dtype not in (torch.int64, torch.int32):
-        return True
+def long_enough(tokens: Tensor, padding: int | None) -> Tensor:
+    """Whether rows (N, D) of tokens hold `SHORT` of them that are no padding: shorter ones are equal by chance.
+
+    Where the padding is not known, it is taken to be what a row begins or ends with.
+    """
     if padding is not None:
-        return (rows != padding).sum(1) >= SHORT
-    inner = [(rows != rows[:, end : end + 1 or None]).sum(1) for end in (0, -1)]
-    return torch.minimum(*inner) >= SHORT
+        return (tokens != padding).sum(1) >= SHORT
+    at_start, at_end = ((tokens != tokens[:, end : end + 1 or None]).sum(1) for end in (0, -1))
+    return torch.minimum(at_start, at_end) >= SHORT
 
 
 def _hashed(rows: Tensor, padding: int | None) -> tuple[Tensor, Tensor]:

@@ -186,8 +186,9 @@ def token_sums(tokens: Tensor, targets: Tensor, ignore_index: int, padding: int 
     """How many targets equal the input token `shift` places on, of how many, for each of `SHIFTS`; then padding.
 
     `tokens` are (B, T), and `targets` those of the outputs at all T places, or at all but the last. The last pair is
-    how many counted targets are of padding, as `padded_targets` finds it, of how many. None if the shapes do not belong
-    together.
+    how many counted targets are of padding, as `padded_targets` finds it, of how many; after it, how many next tokens
+    are ignored though counted ones come before and after them in their row, of how many targets. None if the shapes do
+    not belong together.
     """
     batch, length = tokens.shape
     places = {batch * length: length, batch * (length - 1): length - 1}.get(targets.numel())
@@ -203,5 +204,10 @@ def token_sums(tokens: Tensor, targets: Tensor, ignore_index: int, padding: int 
             continue
         equal = (wanted[:, first:last] == tokens[:, first + shift : last + shift]) & counted[:, first:last]
         pairs += [equal.sum(), counted[:, first:last].sum()]
-    pairs += [padded_targets(tokens, wanted, counted, padding).sum(), counted.sum()]
+    padded = padded_targets(tokens, wanted, counted, padding)
+    pairs += [padded.sum(), counted.sum() if padding is not None else counted.sum() * padded.any()]
+    after = tokens[:, 1 : places + 1]
+    inner = ~counted & (counted.cumsum(1) > 0) & (counted.flip(1).cumsum(1).flip(1) > 0)
+    # the text itself has this token there: prompts and answers that are masked have others
+    pairs += [(inner[:, : after.shape[1]] & (after == ignore_index)).sum(), counted.sum() * 0 + wanted.numel()]
     return torch.stack(pairs).double().reshape(-1, 2)

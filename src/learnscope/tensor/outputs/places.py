@@ -1,4 +1,4 @@
-"""What a sequence model says at the first place of a sequence, where it has seen one input: without a wait for the device.
+"""What a sequence model says at the first place, where it has seen one input; without a wait for the device.
 
 A model that does not see what comes later gives equal answers there to equal inputs. So no such model is right more
 often than the most frequent target of each first token allows, nor nearer to the targets than what the first number
@@ -45,8 +45,8 @@ def number_first_places(inputs: Tensor, outputs: Tensor, targets: Tensor) -> Ten
 
     Shares of the targets that equal the input of their own place, and of the next; then of the first place, in units
     of the variance of its targets: the mean squared error, and what the first input leaves open. That is told from how
-    far each target is off a line between those of the sequences with the nearest first inputs, below and above it, which
-    is nothing for a smooth function. NaN where C is not 1, or there are few sequences.
+    far each target is off a line between those of the sequences with the nearest first inputs, below and above it,
+    which is nothing for a smooth function. NaN where C is not 1, or there are few sequences.
     """
     if inputs.ndim != 3 or not inputs.shape == outputs.shape == targets.shape or inputs.shape[1] < 2:
         return None
