@@ -180,9 +180,8 @@ def labels_unrelated(reader: RunReader, cuts: Cuts) -> list[Finding]:
             title="The tokens are not read: their embedding gets no gradient, and the model is at chance" if unread
             else "All inputs are the same: there is nothing to tell targets apart by" if empty
             else "The inputs seem to say nothing about the targets: the model moves and stays at chance",
-            detail=f"{_sentence(found)} {memory}{empty}The weights were trained, and what came of it are {what} that are "
-            "best if "
-            "nothing is known of the input.",
+            detail=f"{_sentence(found)} {memory}{empty}The weights were trained, and what came of it are {what} that "
+            "are best if nothing is known of the input.",
             advice=UNREAD if unread
             else "Take a batch as the model gets it and look at inputs and targets side by side: shuffled apart, "
             "joined by the wrong key, off by one, of shapes that broadcast (N against N × 1), or emptied on the way.",
