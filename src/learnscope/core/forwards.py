@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from learnscope.tensor.context import plain_arithmetic
-from learnscope.tensor.features.inputs import MOST_HASHED, SHORT, number_moments, row_hashes, token_numbers
+from learnscope.tensor.features.inputs import MOST_HASHED, SHORT, long_enough, number_moments, row_hashes, token_numbers
 from learnscope.tensor.features.small_inputs import is_small
 
 
@@ -43,5 +43,7 @@ def described(name: str, given: Tensor, padding: int | None, *, most: int = MOST
         shape = "text" if tokens and rows.ndim == 2 else f"{kind}{list(rows.shape[1:])}"
         call = ForwardCall(name=name, form=shape, tokens=tokens, numbers=numbers)
         if not tokens or rows[:1].numel() >= SHORT:
-            call.hashes, call.comparable = row_hashes(rows, padding, most)
+            call.hashes, comparable = row_hashes(rows, padding, most)
+            text = tokens and rows.ndim == 2
+            call.comparable = comparable & long_enough(rows[: len(comparable)], padding) if text else comparable
         return call

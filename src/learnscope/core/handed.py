@@ -81,6 +81,8 @@ class LossCall:
     """Entries compared for each of the larger one's: above 1 where outputs and targets were broadcast."""
     tokens: Tensor | None = None
     """What `token_sums` gave, where the model's inputs are tokens that the targets belong to."""
+    places: Tensor | None = None
+    """What `learnscope.tensor.outputs.places` gave, where outputs and targets belong to places of the only input."""
     reached: int = 0
     """How many backward passes have come by its outputs."""
     touched: Tensor | None = None

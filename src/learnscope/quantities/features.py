@@ -99,6 +99,10 @@ class Inputs(Quantities):
         "share of them that came before, bit for bit, in the same step; where `w.end_epoch()` tells epochs, also at an "
         "earlier looked-at step of the epoch", scale="share",
     )  # fmt: skip
+    seen_share = not_drawn(
+        "share of them that came before, bit for bit, at an earlier looked-at step, of any epoch", scale="share"
+    )
+    distinct_rows = not_drawn("how many different ones there were at the steps looked at so far")
     holdout_overlap = not_drawn(
         "share of them that are, bit for bit, an example of the holdout", scale="share", when="with a holdout"
     )

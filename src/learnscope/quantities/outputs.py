@@ -88,6 +88,8 @@ class Performance(Quantities):
 
 _FUNCTION = {"function": "torch's name of it, such as `cross_entropy`"}
 _SHIFT = {"shift": "k: the input token k places after the one whose output is scored; 1 is next-token prediction"}
+_ALONE = "for tokens that are the model's only input"
+_SERIES = "for sequences (B, T, 1) of numbers that are the model's only input"
 _of_objective = partial(Quantity, drawn="not")
 _share = partial(Quantity, scale="share", drawn="not")
 
@@ -134,17 +136,50 @@ class Objective(Quantities):
         "share of the rows given as logits whose exponentials add up to 1 (± 0.4 % · ln K): log_softmax was applied "
         "already; given to nll_loss, which expects this, 1 is right", when="for cross_entropy and nll_loss",
     )  # fmt: skip
+    batch_softmax_columns = _share(
+        "share of the columns of the outputs that are, or whose exponentials are, probabilities over the examples of "
+        "the batch: softmax was taken over the wrong dimension. 0 where there are as many examples as classes",
+        when="for classes",
+    )
+    twice_squashed = _share(
+        "share of the probabilities between 1/2 and 0.731 (± 0.004): a sigmoid of a sigmoid gives no others",
+        when="for binary_cross_entropy",
+    )
     ignored_share = _share("share of the step's targets equal to `ignore_index`", when="for classes")
     ignored_class_share = _share(
         "the same, where `ignore_index` is a class that the outputs have", when="where 0 ≤ ignore_index < classes"
     )
+    ignored_inside = _share(
+        "share of the targets that are ignored, are the next token of the text, and have counted ones before and after "
+        "them in their row: no padding",
+        when="for token inputs",
+    )
     padding_share = _share(
-        "share of counted targets that are padding, as is the input token whose output is scored",
-        when="for token inputs, where the model's padding token is known",
+        "share of counted targets that are padding, as is the input token whose output is scored; where the model does "
+        "not say which token that is, the places of a token that fills the ends of at least half of the rows and "
+        "stands nowhere else, if their targets are all the same",
+        when="for token inputs",
     )
     targets_equal_inputs = _share(
         "share of counted targets equal to the input token at that place", labels=_SHIFT, when="for token inputs"
     )
+    inputs_as_targets = _share(
+        "share of targets that are the input at that place", labels=_SHIFT, when="for sequences (B, T, C) of numbers"
+    )
+    first_place_rows = _of_objective(
+        "sequences of the step whose first token others have too; with 256 sequences at most", when=_ALONE
+    )
+    first_place_right = _share("share of these predicted right at their first place", when=_ALONE)
+    first_place_bound = _share(
+        "the largest share that a function of the first token alone can get right there", when=_ALONE
+    )
+    first_place_error = _of_objective(
+        "mean squared error at the first place of sequences, in units of the variance of its targets", when=_SERIES
+    )
+    first_place_floor = _of_objective(
+        "what the first input leaves open of these targets, in the same units: how far they are off a line between the "
+        "targets of the sequences with the nearest first inputs", when=_SERIES,
+    )  # fmt: skip
     constant_loss = _of_objective(
         "`objective_mean` of the best constant outputs. Classes: the entropy of their shares so far, class weights or "
         "label smoothing included; yes/no answers: `target_entropy`; mse_loss: the variance of all targets so far, by "

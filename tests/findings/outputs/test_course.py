@@ -95,3 +95,38 @@ def test_a_policy_loss_around_zero_has_no_usual_size() -> None:
     losses = 0.05 * np.random.default_rng(0).standard_normal(300)
     losses[150] = 9.0
     assert MadeTraining().train(losses).alarms == []
+
+
+def test_a_hard_example_beside_a_loss_that_is_almost_gone() -> None:
+    """As one try of a policy that has learned: nothing is lost by it."""
+    losses = np.array(falling(end=0.001, noise=1e-5))
+    losses[250] = 0.2
+    assert MadeTraining().train(losses).alarms == []
+    losses[250] = 1.2  # half of all that was gained
+    assert MadeTraining().train(losses).kinds == ["bad_batch"]
+
+
+def below_zero(start: float, best: float, end: float, noise: float = 0.001) -> list[float]:
+    course = np.interp(np.arange(300), [0, 40, 200, 299], [start, best, end, end])
+    return (course + noise * np.random.default_rng(0).standard_normal(300)).tolist()
+
+
+@pytest.mark.parametrize(("start", "best"), [(-0.031, -0.036), (-0.036, -0.036), (-0.02, -0.05)])
+def test_the_loss_of_a_policy_that_fades_to_zero_from_below(start: float, best: float) -> None:
+    assert MadeTraining().train(below_zero(start, best, -0.006)).alarms == []
+
+
+def test_losses_below_zero_that_do_diverge() -> None:
+    """What had fallen far and came back, as a cosine that is lost, and a loss that should fall."""
+    assert MadeTraining().train(below_zero(-0.05, -0.8, -0.05)).kinds == ["diverging"]
+    known = MadeTraining().train(below_zero(-0.031, -0.036, -0.006))
+    assert "diverging" in known.objective(300, "mse_loss", value=-0.01, constant_loss=1.0).kinds
+
+
+def test_a_critic_whose_loss_fades_has_no_rate_that_is_too_high() -> None:
+    """Wasserstein players: clamping the critic's weights moves them by half of their norm at the first step."""
+    run = MadeTraining("RMSprop").train(
+        below_zero(-0.036, -0.047, -0.004), update=lambda step: 0.5 if step < 20 else 1e-3
+    )
+    run.manifest["optimizers"] = run.manifest["optimizers"] * 2
+    assert run.alarms == []

@@ -193,3 +193,24 @@ def test_outputs_without_a_gradient() -> None:
     assert chance(falling(), untouched_outputs=0.5, objective_accuracy=0.9).kinds == ["unreached_outputs"]
     late = chance(falling(), untouched_outputs=lambda step: 0.1 * (step > 200), objective_accuracy=0.9)
     assert late.alarms == []
+
+
+@pytest.mark.parametrize(
+    ("held", "accuracy", "n", "kinds"),
+    [
+        (2.35, 0.1, 400, ["labels_unrelated"]),
+        (1.9, 0.1, 400, []),  # the holdout loss got better
+        (2.35, 0.2, 400, []),  # its accuracy did
+        (2.35, 0.1, 20, []),  # too few to tell
+    ],
+)
+def test_training_that_is_better_than_guessing_by_memory_alone(
+    held: float, accuracy: float, n: int, kinds: list[str]
+) -> None:
+    run = chance(flat(level=2.29), objective_accuracy=0.3)
+    for step in range(10, 301, 50):
+        run.holdout(step, None, mean=held)
+        run.model("Holdout_2", step, holdout_accuracy=accuracy, holdout_examples=n)
+    assert run.kinds == kinds
+    if kinds:
+        assert "what training is better by is memory" in run.alarms[0].detail

@@ -278,3 +278,19 @@ def test_stale_statistics_of_batch_norm_are_not_overfitting(drift: float, kind: 
     [finding] = judged(run)
     assert finding.kind == kind
     assert list(finding.scopes) == (["bn2"] if kind == "worsening" else [])
+
+
+@pytest.mark.parametrize(
+    ("curve", "right", "severity"),
+    [
+        ([2.0, 0.5, 0.0, 0.1, 0.2, 0.3], 0.96, "info"),  # a seventh of the gain is lost, and nine of ten are right
+        ([2.0, 0.5, 0.0, 0.1, 0.2, 0.3], 0.85, "warning"),  # fewer are right
+        ([2.0, 0.5, 0.0, 0.4, 0.8, 1.2], 0.96, "critical"),  # most of the gain is lost
+    ],
+)
+def test_a_classifier_that_is_trained_until_it_is_sure(curve: list[float], right: float, severity: str) -> None:
+    run, _ = made(curve, accuracy=[0.1, 0.6, 0.97, 0.97, 0.96, right])
+    for step in range(10, 70, 10):
+        run.model("Holdout", step, holdout_examples=200)
+    [finding] = judged(run)
+    assert (finding.kind, finding.severity) == ("overfitting", severity)

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 import learnscope as ls
+from learnscope.core.forwards import described
 from learnscope.tensor.features.inputs import row_hashes
 from probes.reference import array, at_scope, tiny_gpt2, tokens, values
 
@@ -333,3 +334,28 @@ def test_of_many_outputs_some_are_looked_at() -> None:
     many = watched(nn.Linear(3, 400), torch.randn(1000, 3))
     assert of(many, "output_width") == 400
     assert 0 < of(many, "output_spread") < 3
+
+
+def test_rows_that_came_at_an_earlier_step() -> None:
+    """Of any epoch, looked-at steps alone; and how many different ones there were."""
+    model = nn.Linear(6, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    rows = torch.randn(12, 6, generator=torch.Generator().manual_seed(0))
+    batches = [rows[:4], rows[:4], rows[4:8], rows[6:10], torch.cat([rows[10:11], rows[10:11]])]
+    with ls.watch(model, optimizer, probes=[ls.Inputs(every=1)], strict=True) as w:
+        for batch in batches:
+            model(batch).sum().backward()
+            optimizer.step()
+    frame = w.run.frame()
+    shares, distinct = (frame[frame.name == name].value.tolist() for name in ("seen_share", "distinct_rows"))
+    assert shares == [0, 0, 0.5, 0]  # the first step is not looked at
+    assert distinct == [4, 8, 10, 11]
+
+
+@pytest.mark.parametrize(("length", "comparable"), [(7, False), (9, True)])
+@pytest.mark.parametrize("padding", [None, 0])
+def test_short_texts_are_equal_by_chance(length: int, comparable: bool, padding: int | None) -> None:
+    text = torch.zeros(2, 40, dtype=torch.int64)
+    text[0, :length] = 1 + torch.arange(length)
+    text[1, -length:] = 1 + torch.arange(length)
+    assert described("0", text, padding).comparable.tolist() == [comparable] * 2  # type: ignore[union-attr]

@@ -48,3 +48,48 @@ def test_inputs_are_summed_up_alike(dtype: torch.dtype, monkeypatch: pytest.Monk
     assert len(small) == len(large)
     for a, b in zip(small, large, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-12, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("size", [7, 4, 2])
+@pytest.mark.parametrize("log", [True, False])
+def test_softmax_over_the_batch_is_counted_by_columns(size: int, log: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not of as many examples as classes, where rows and columns cannot be told apart."""
+    logits = 3 * torch.randn(size, 4, generator=torch.Generator().manual_seed(0))
+    given = logits.log_softmax(0) if log else logits.softmax(0)
+    place = objective.CLASS_NUMBERS.index("over_batch")
+    for outputs, columns in ((given, 0 if size == 4 else 4), (logits, 0), (logits.log_softmax(1), 0)):
+        targets = torch.zeros(size, dtype=torch.int64)
+        found = both_ways(monkeypatch, small_objective, lambda: objective.class_sums(outputs, targets, -100))  # noqa: B023
+        assert [int(each["sums"][place]) for each in found] == [columns, columns]
+        monkeypatch.undo()
+
+
+def test_a_sigmoid_of_a_sigmoid_is_counted() -> None:
+    logits = 9 * torch.randn(40, 1, generator=torch.Generator().manual_seed(0))
+    place = objective.ANSWER_NUMBERS.index("twice")
+    for outputs, least, most in (
+        (logits.sigmoid().sigmoid(), 40, 40),
+        (logits.sigmoid(), 0, 10),
+        (logits * torch.nan, 0, 0),
+    ):
+        sums = objective.answer_sums(outputs, torch.zeros(40, 1), logits=False)["sums"]
+        assert least <= int(sums[place]) <= most
+
+
+@pytest.mark.parametrize(
+    ("row", "ignored"),
+    [
+        ([5, 1, 6, 1, 7, 8], 2),  # a token of the text
+        ([5, 6, 7, 8, 1, 1], 0),  # padding
+        ([1, 1, 5, 6, 7, 8], 0),
+        ([1, 1, 1, 1, 1, 1], 0),
+    ],
+)
+def test_tokens_that_are_ignored_inside_of_rows(row: list[int], ignored: int) -> None:
+    text = torch.tensor([[9, *row]])
+    found = objective.token_sums(text, text[:, 1:], 1, None)
+    assert found is not None
+    assert found[-1].tolist() == [ignored, 6]
+    masked = objective.token_sums(torch.tensor([[9, 5, 2, 6, 3, 7, 8]]), text[:, 1:], 1, None)
+    assert masked is not None
+    assert masked[-1, 0] == 0  # what is ignored is not what the text has there

@@ -7,6 +7,7 @@ import numpy as np
 from learnscope.findings import analysis, findings_of
 from learnscope.findings.evidence import evidence_over
 from learnscope.findings.gradients.absent import absent
+from learnscope.findings.gradients.unread import unread_embeddings
 from learnscope.findings.ruled_out import rate_is_right, said
 from learnscope.quantities.features import Activations
 from learnscope.quantities.gradients import GradientFlow
@@ -23,7 +24,7 @@ from learnscope.store.reader import RunReader
 def dead_by_gradient(reader: RunReader, cuts: Cuts) -> list[Finding]:
     """Layers that get a gradient of exactly 0 from a layer that gets another, in a run that does not learn."""
     zero = [f for f in findings_of(absent, reader, cuts) if f.kind == "zero_gradients" and f.severity != "info"]
-    if not zero or grid(reader, Activations.dead_share):
+    if not zero or grid(reader, Activations.dead_share) or unread_embeddings(reader, cuts):
         return []
     names = list(zero[0].scopes)
     norms = grid(reader, GradientFlow.norm, stage="stepped")

@@ -7,7 +7,7 @@ import math
 from learnscope.findings import analysis
 from learnscope.findings.evidence import evidence_over
 from learnscope.quantities.outputs import Loss, Objective
-from learnscope.reading.course.chance import chance_of, guessing, last_of
+from learnscope.reading.course.chance import chance_of, guessing, last_of, main_function
 from learnscope.reading.course.events import Rise, rise
 from learnscope.reading.course.loss_course import FEWEST, SURE, Course, loss_course
 from learnscope.reading.course.movement import highest_rates, optimizers_of
@@ -15,6 +15,9 @@ from learnscope.reading.cuts import Cuts
 from learnscope.reading.words import between, count, num, percent
 from learnscope.record import Finding, Severity
 from learnscope.store.reader import RunReader
+
+FAR_BELOW = 3.0
+"""Times its first value to which a loss that begins below zero has to fall, for it to be known that it should."""
 
 
 @analysis(place=16, check="divergence of the loss", needs=[Loss.loss], at_least=FEWEST)
@@ -41,8 +44,19 @@ def not_meant_to_fall(reader: RunReader, course: Course, found: Rise, cuts: Cuts
         return True
     if 0.05 < float((course.values < 0).mean()) < 0.95:  # the loss of a policy lies around zero and has no usual size
         return True
+    if _fades_from_below(reader, course, found):
+        return True
     crosses = min(course.best.value, course.start.value) < 0 < max(found.end.value, course.start.value)
     return crosses and not 3 < found.lost < math.inf
+
+
+def _fades_from_below(reader: RunReader, course: Course, found: Rise) -> bool:
+    """A loss of no known function that begins below zero, never falls far below that, and shrinks towards zero.
+
+    So goes what is made of advantages, as of a policy that gets sure of what it does: its size says nothing.
+    """
+    start, best, end = course.start.value, course.best.value, found.end.value
+    return not main_function(reader) and FAR_BELOW * start <= best <= start < end <= 0
 
 
 def _diverging(course: Course, found: Rise) -> Finding:

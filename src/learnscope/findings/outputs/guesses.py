@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from learnscope.findings import analysis, findings_of
 from learnscope.findings.evidence import evidence_over
 from learnscope.findings.gradients.absent import absent
+from learnscope.findings.gradients.unread import unread_embeddings
 from learnscope.findings.gradients.vanishing import vanishing
+from learnscope.findings.outputs.memory import by_memory_alone
 from learnscope.findings.outputs.penalty import penalty_of
 from learnscope.findings.outputs.posterior import rebuilds_inputs
 from learnscope.findings.ruled_out import gradients_arrive, rate_is_right, said, steps_reach
@@ -18,7 +22,7 @@ from learnscope.reading.course.loss_course import Course, loss_course
 from learnscope.reading.course.movement import moves_of, optimizers_of, reach_of
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.gather import Series, series
-from learnscope.reading.words import between, count, num, percent
+from learnscope.reading.words import between, count, listed, num, percent
 from learnscope.record import Evidence, Finding
 from learnscope.store.reader import RunReader
 
@@ -33,6 +37,10 @@ LARGE_CLASS = 0.6
 NOT_THE_DATA = (
     "A model that does not get its inputs, or is too small for the task: train it on ten examples alone. If it can "
     "memorise these, the targets do not belong to their inputs; if not, it is the model."
+)
+UNREAD = (
+    "Look at the attention mask: in some modules of torch True means that a token is left out, in others that it is "
+    "kept. Then at what is taken of the sequence (the mean, the last place), and at anything that is multiplied by 0."
 )
 CONSTANT = 0.1
 """Standard deviation of outputs, in units of the targets', below which all are the same."""
@@ -147,38 +155,54 @@ def late(found: Series, cuts: Cuts) -> float | None:
 def labels_unrelated(reader: RunReader, cuts: Cuts) -> list[Finding]:
     """Steps that could have lowered the loss, and a loss that stays where a constant guess is."""
     found, course = guessing(reader), loss_course(reader)
-    if found is None or course is None or len(course) < LONG or not found.at_chance or _against(reader):
+    if found is None or course is None or len(course) < LONG or _against(reader):
+        return []
+    memory = "" if found.at_chance else by_memory_alone(reader, found, cuts)
+    if not found.at_chance and not memory:
         return []
     if steps_reach(reader, course) is not True or (found.starts_high or 0) >= 3:
         return []
     moves = moves_of(reader)
     assert moves is not None  # steps could not have been judged
+    unread = unread_embeddings(reader, cuts)
     lost = [finding for other in (vanishing, absent, majority_guess) for finding in findings_of(other, reader, cuts)]
-    if float(np.median(moves.per_step)) >= cuts.large_step or any(finding.severity != "info" for finding in lost):
+    lost = [finding for finding in lost if finding.severity != "info" and list(finding.scopes) != list(unread)]
+    if float(np.median(moves.per_step)) >= cuts.large_step or lost:
         return []
     if _overshoots(reader, course, cuts) or penalty_of(reader, cuts) is not None or rebuilds_inputs(reader):
         return []
-    empty = _empty(reader)
+    empty = _empty(reader) or _unread(unread, cuts)
     what = "outputs" if found.chance.numbers else "predictions"
     return [
         Finding(
             kind="labels_unrelated",
             severity="warning",
-            title="All inputs are the same: there is nothing to tell targets apart by" if empty
+            title="The tokens are not read: their embedding gets no gradient, and the model is at chance" if unread
+            else "All inputs are the same: there is nothing to tell targets apart by" if empty
             else "The inputs seem to say nothing about the targets: the model moves and stays at chance",
-            detail=f"{_sentence(found)} {empty}The weights were trained, and what came of it are {what} that are "
-            "best if "
-            "nothing is known of the input.",
-            advice="Take a batch as the model gets it and look at inputs and targets side by side: shuffled apart, "
+            detail=f"{_sentence(found)} {memory}{empty}The weights were trained, and what came of it are {what} that "
+            "are best if nothing is known of the input.",
+            advice=UNREAD if unread
+            else "Take a batch as the model gets it and look at inputs and targets side by side: shuffled apart, "
             "joined by the wrong key, off by one, of shapes that broadcast (N against N × 1), or emptied on the way.",
             evidence=_evidence(found, course),
             cause=True,
-            explains=["not_learning", "plateau", "memorised", "not_generalising", "overfitting", "worsening"],
+            explains=["not_learning", "plateau", "memorised", "not_generalising", "overfitting", "worsening",
+                      *(["zero_gradients", "not_moving"] if unread else [])],
             ruled_out=said(rate_is_right(reader), gradients_arrive(reader)),
             alternatives=[] if empty else [NOT_THE_DATA],
             since=int(course.steps[0]),
         )
     ]  # fmt: skip
+
+
+def _unread(names: Sequence[str], cuts: Cuts) -> str:
+    if not names:
+        return ""
+    return (
+        f"Every entry of the gradient of {listed(names, cuts.names_listed)} is exactly 0, while what comes after is "
+        "trained: of the tokens only padding is read, or none of them reaches the outputs. "
+    )
 
 
 def _overshoots(reader: RunReader, course: Course, cuts: Cuts) -> bool:

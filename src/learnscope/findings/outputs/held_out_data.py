@@ -8,12 +8,14 @@ import numpy as np
 
 from learnscope.findings import analysis
 from learnscope.findings.evidence import evidence_over
+from learnscope.findings.outputs.first_sight import differs_at_first_sight
+from learnscope.findings.outputs.same_rows import same_rows
 from learnscope.findings.outputs.worse_on_holdout import WORSE_ON_HOLDOUT, gap
 from learnscope.quantities import Quantity
 from learnscope.quantities.features import Inputs
 from learnscope.quantities.outputs import Holdout
 from learnscope.reading.course.chance import guessing
-from learnscope.reading.course.loss_course import Course, loss_course
+from learnscope.reading.course.loss_course import loss_course
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.gather import Series, series
 from learnscope.reading.held_out import held_out_loss
@@ -60,10 +62,10 @@ def holdout_differs(reader: RunReader, cuts: Cuts) -> list[Finding]:
     width, other = ours[Inputs.input_std.name], theirs[Inputs.input_std.name]
     level, mean = ours[Inputs.input_mean.name], theirs[Inputs.input_mean.name]
     if not width or other is None or level is None or mean is None:
-        return _other_labels(reader) or _not_followed(reader, cuts)
+        return _of_another_kind(reader, cuts)
     ratio, shift = other / width, abs(mean - level) / max(width, 1e-300)
     if 1 / cuts.other_scale < ratio < cuts.other_scale and shift < cuts.other_level:
-        return _other_labels(reader) or _not_followed(reader, cuts)
+        return _of_another_kind(reader, cuts)
     found, times = series(reader, Inputs.input_std, data="train").finite, gap(reader)
     worse = (
         f" The holdout loss is {num(times)} times the training loss."
@@ -89,6 +91,12 @@ def holdout_differs(reader: RunReader, cuts: Cuts) -> list[Finding]:
             since=int(found.steps[0]),
         )
     ]
+
+
+def _of_another_kind(reader: RunReader, cuts: Cuts) -> list[Finding]:
+    """Inputs of one scale, or tokens: the surest sign first, and symptoms where there is none."""
+    signs = _other_labels(reader) or _not_followed(reader, cuts) or differs_at_first_sight(reader, cuts)
+    return signs or _never_better(reader, cuts)
 
 
 def _median(found: Series) -> float | None:
@@ -139,7 +147,7 @@ def _not_followed(reader: RunReader, cuts: Cuts) -> list[Finding]:
     if first <= 0 or first < course.start.value / 2:  # it was learned before the run began
         return []
     if spread > cuts.holdout_still * first or course.end.value > cuts.plateau_share * course.start.value:
-        return _never_better(course, losses, cuts)
+        return []
     return [
         Finding(
             kind="holdout_differs",
@@ -158,10 +166,16 @@ def _not_followed(reader: RunReader, cuts: Cuts) -> list[Finding]:
     ]
 
 
-def _never_better(course: Course, losses: Series, cuts: Cuts) -> list[Finding]:
+def _never_better(reader: RunReader, cuts: Cuts) -> list[Finding]:
     """A training loss that is almost gone beside a holdout loss that never got better: a symptom, of several causes."""
+    held, course = held_out_loss(reader), loss_course(reader)
+    losses = held.series.finite
+    if course is None or held.stand_in is not None or len(losses) < cuts.holdout_measurements or not course.improved:
+        return []
     first, best = float(losses.values[0]), float(losses.values.min())
     rises = float(losses.values[-1]) > (1 + cuts.overfitting_critical) * first  # which is said elsewhere
+    if first <= 0 or first < course.start.value / 2:  # it was learned before the run began
+        return []
     if best < (1 - cuts.holdout_still) * first or course.end.value > cuts.plateau_rest * course.start.value or rises:
         return []
     return [
@@ -199,7 +213,7 @@ def duplicates(reader: RunReader, cuts: Cuts) -> list[Finding]:
         return []
     share, times = float(np.median(found.values)), gap(reader)
     if share < cuts.duplicate_share:
-        return []
+        return same_rows(reader, cuts)
     severity: Severity = (
         "warning" if times is not None and times > cuts.worse_holdout and not _follows(reader) else "info"
     )

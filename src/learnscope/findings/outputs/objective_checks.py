@@ -72,6 +72,8 @@ def _probabilities_as_logs(reader: RunReader, cuts: Cuts) -> list[Finding]:
     share = steady(found, cuts)
     if main_function(reader) != "nll_loss" or share is None or share > 1 - cuts.surely:
         return []
+    if (steady(series(reader, Objective.batch_softmax_columns), cuts) or 0.0) >= cuts.surely:
+        return []  # which says more
     value = series(reader, Objective.objective_mean, function="nll_loss").finite.values
     probable = len(value) > 0 and value.max() <= 0 and value.min() >= -1
     what = "probabilities" if probable else "outputs whose exponentials do not add up to 1"

@@ -54,7 +54,7 @@ def sorted_data(reader: RunReader, cuts: Cuts) -> list[Finding]:
             explains=[
                 "overfitting", "worsening", "not_generalising", "loss_spike", "bad_batch", "diverging",
                 "majority_guess", "not_learning", "plateau", "learning_rate_too_high", "labels_unrelated", "shortcut",
-                "memorised",
+                "memorised", "holdout_differs",
             ],
             since=steps[0],
         )

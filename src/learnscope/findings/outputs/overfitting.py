@@ -16,6 +16,7 @@ from learnscope.reading.course.loss_course import SURE, loss_course, noise_of
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.gather import Floats, Series, labels_of, series
 from learnscope.reading.held_out import HeldOutLoss, held_out_loss
+from learnscope.reading.proportions import Share
 from learnscope.reading.words import listed, num, percent
 from learnscope.record import Evidence, Finding, Severity
 from learnscope.store.reader import RunReader
@@ -154,6 +155,8 @@ def _finding(
     strong = sure and training is not None and not only_confidence
     severity: Severity = "critical" if strong and rise >= cuts.overfitting_critical else "warning"
     never = never_fell(losses, at)
+    if _hardly_lost(reader, label, losses, at, cuts) and training is not None and training.after < training.before:
+        severity = "info"
     what = "Holdout and training loss rise together" if diverging else "Overfitting"
     if never and not diverging:
         what = "The holdout has hardly got better at all"
@@ -187,6 +190,21 @@ def never_fell(losses: Series, at: int) -> bool:
     """Whether the best holdout loss is hardly below the first: what is learned was never any use there."""
     first, lowest = float(losses.values[0]), float(losses.values[at])
     return first - lowest < FELL * abs(first)
+
+
+def _hardly_lost(reader: RunReader, label: str, losses: Series, at: int, cuts: Cuts) -> bool:
+    """Whether most of what was gained on the holdout is kept, and nine of ten are right as before.
+
+    A classifier that is trained until it is sure pays for each mistake, and is as useful as it was at its best.
+    """
+    first, lowest, now = (float(losses.values[place]) for place in (0, at, -1))
+    right = series(reader, Holdout.holdout_accuracy, probe=label)
+    n = series(reader, Holdout.holdout_examples, probe=label).finite.values
+    before, after = right.at(int(losses.steps[at])), right.at(int(losses.steps[-1]))
+    if before is None or after is None or not len(n) or after < cuts.well_learned:
+        return False
+    fewer = (Share(before, int(n[-1])) - Share(after, int(n[-1])))[0] > 0
+    return now - lowest < cuts.lost_share * (first - lowest) and not fewer
 
 
 def _spike(reader: RunReader, losses: Series, at: int) -> Spike | None:

@@ -31,7 +31,7 @@ def loss_spikes(reader: RunReader, cuts: Cuts) -> list[Finding]:
     # the loss of a policy lies around zero and has no usual size
     if course is None or 0.05 < float((course.values < 0).mean()) < 0.95:
         return []
-    found = spikes(course)
+    found = [spike for spike in spikes(course) if not _of_no_account(spike, course, cuts)]
     one_batch = [spike for spike in found if _of_one_batch(spike, course)]
     slow = [spike for spike in found if spike not in one_batch]
     norms = grid(reader, GradientFlow.norm, stage="stepped")
@@ -39,6 +39,12 @@ def loss_spikes(reader: RunReader, cuts: Cuts) -> list[Finding]:
     norms = before_clip or norms
     findings = [_bad_batch(one_batch, course, norms, cuts, reader)] if one_batch else []
     return [*findings, *([_slow(slow, course, norms, cuts)] if slow else [])]
+
+
+def _of_no_account(spike: Spike, course: Course, cuts: Cuts) -> bool:
+    """A loss that is almost gone has hardly any noise: a single hard example stands out and spoils nothing."""
+    almost_gone = spike.level <= cuts.plateau_rest * course.start.value
+    return almost_gone and spike.value - spike.level < cuts.lost_share * course.gain
 
 
 def _of_one_batch(spike: Spike, course: Course) -> bool:

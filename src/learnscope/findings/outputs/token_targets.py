@@ -11,6 +11,8 @@ from learnscope.reading.words import percent
 from learnscope.record import Finding
 from learnscope.store.reader import RunReader
 
+MUCH_IGNORED = 0.02
+"""Share of the targets from which a token that is ignored is missed: marks between passages are rarer."""
 MUCH_PADDING = 0.1
 """Share of the targets from which padding matters."""
 
@@ -25,7 +27,8 @@ def token_targets(reader: RunReader, cuts: Cuts) -> list[Finding]:
         findings.append(_copies(equal[0], shares[0]) if top == 0 else _shifted(equal[top], shares[top], top))
     padding = series(reader, Objective.padding_share).finite
     share = steady(padding, cuts)
-    if share is not None and share >= MUCH_PADDING:
+    mostly = 2 * len(padding) >= len(equal[0])  # a token that only seems to be padding is one now and then
+    if share is not None and share >= MUCH_PADDING and mostly:
         findings.append(
             finding_of(
                 padding, Objective.padding_share, share, "padding_in_loss",
@@ -35,9 +38,28 @@ def token_targets(reader: RunReader, cuts: Cuts) -> list[Finding]:
                 "loss look low",
                 "Set these targets to the loss's ignore_index (−100), or mask them.",
                 ["plateau"],
+                alternatives=["A token at the ends of rows that is meant to be predicted: nothing is wrong then."],
             )
         )  # fmt: skip
-    return findings
+    return [*findings, *_ignored_tokens(reader, cuts)]
+
+
+def _ignored_tokens(reader: RunReader, cuts: Cuts) -> list[Finding]:
+    found = series(reader, Objective.ignored_inside).finite
+    share = steady(found, cuts)
+    if share is None or share < MUCH_IGNORED:
+        return []
+    return [
+        finding_of(
+            found, Objective.ignored_inside, share, "ignored_class",
+            f"A token of the text is ignored: {percent(share)} of the targets equal ignore_index",
+            f"{percent(share)} of the targets are the next token, stand between others that count, and are ignored: "
+            "ignore_index is the number of a token that the text has, which is never learned",
+            "Use an ignore_index that is no token, such as −100, or the number of the padding alone.",
+            ["class_never_seen", "overfitting", "worsening", "plateau", "holdout_differs"],
+            alternatives=["A mark between passages of one row that need not be predicted: nothing is wrong then."],
+        )
+    ]  # fmt: skip
 
 
 def _copies(found: Series, share: float) -> Finding:

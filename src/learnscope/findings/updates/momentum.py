@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from learnscope.findings import analysis
 from learnscope.findings.evidence import evidence_over
+from learnscope.findings.gradients.steps_taken import lost_again
 from learnscope.quantities.outputs import Loss
-from learnscope.reading.course.events import jump, rise
-from learnscope.reading.course.loss_course import FEWEST, loss_course
+from learnscope.reading.course.events import jump, rise, spikes
+from learnscope.reading.course.loss_course import FEWEST, Course, loss_course
 from learnscope.reading.course.movement import options_of
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.words import num
@@ -20,7 +21,7 @@ def momentum_too_high(reader: RunReader, cuts: Cuts) -> list[Finding]:
     betas = [pair for pair in options_of(reader, "betas") if isinstance(pair, list | tuple) and len(pair) == 2]
     wrong = [pair for pair in betas if pair[0] >= cuts.long_momentum and pair[0] > pair[1]]
     course = loss_course(reader)
-    if not wrong or course is None or (rise(course) is None and jump(course) is None and course.improved):
+    if not wrong or course is None or not _harmed(course):
         return []
     first, second = wrong[0]
     steps = int(course.steps[0]), int(course.steps[-1])
@@ -36,9 +37,16 @@ def momentum_too_high(reader: RunReader, cuts: Cuts) -> list[Finding]:
             evidence=evidence_over(steps, course.probe, course.name, len(course), float(first)),
             cause=True,
             explains=[
-                "diverging", "exploding", "learning_rate_too_high", "loss_spike", "worsening", "overfitting",
-                "not_learning", "nonfinite", "dead_units", "labels_unrelated", "plateau",
+                "diverging", "exploding", "learning_rate_too_high", "loss_spike", "bad_batch", "worsening",
+                "overfitting", "not_learning", "nonfinite", "dead_units", "labels_unrelated", "plateau",
             ],
             since=steps[0],
         )
     ]  # fmt: skip
+
+
+def _harmed(course: Course) -> bool:
+    """Whether the loss rose, jumped, gave up what it had gained, or never fell; one that is thrown about widely has no
+    rise that is sure, and spikes instead."""
+    thrown = rise(course) is not None or jump(course) is not None or bool(spikes(course))
+    return thrown or not course.improved or lost_again(course)

@@ -8,6 +8,7 @@ import numpy as np
 
 from learnscope.findings import analysis
 from learnscope.findings.evidence import evidence_over
+from learnscope.findings.outputs.course import not_meant_to_fall
 from learnscope.findings.ruled_out import said
 from learnscope.findings.updates.held_back import decay_of
 from learnscope.quantities.outputs import Loss
@@ -82,7 +83,7 @@ def _harm(reader: RunReader, course: Course, cuts: Cuts) -> Harm | None:
         back = f"and was back at step {jumped.back:,}" if jumped.back else "and never came back to where it began"
         sentence = f"The loss jumped from {num(jumped.first)} to {num(jumped.value)} at step {jumped.step:,} {back}"
         return Harm(sentence, jumped.step, course.end.value > jumped.first - 2 * course.noise)
-    if risen is not None and risen.lost >= cuts.lost_share:
+    if risen is not None and risen.lost >= cuts.lost_share and not not_meant_to_fall(reader, course, risen, cuts):
         sentence = f"The loss rose from {num(risen.best.value)} to {num(risen.end.value)} and stayed up"
         return Harm(sentence, min(risen.since, risen.best.last + EARLY), lasting=True)
     first, lowest = float(course.values[0]), min(level.value for level in course.levels)

@@ -63,9 +63,22 @@ def first_input(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[str, 
     """
     found = dict(_tensors(args, "")) | dict(_tensors(kwargs, ""))
     known = [name for wanted in FIRST for name in found if name.rpartition(".")[2] == wanted]
-    plain = [name for name in found if not any(part in name.rpartition(".")[2] for part in OTHERS)]
+    plain = _inputs(found)
     name = next(iter([*known, *plain, *found]), None)
     return None if name is None else (name, found[name])
+
+
+def is_only_input(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    """Whether a forward is given one tensor that is no mask, label or the like: what it says is made of that alone.
+
+    >>> is_only_input((torch.zeros(2, 3),), {"mask": torch.ones(2)}), is_only_input((torch.zeros(2), torch.ones(2)), {})
+    (True, False)
+    """
+    return len(_inputs(dict(_tensors(args, "")) | dict(_tensors(kwargs, "")))) == 1
+
+
+def _inputs(found: Mapping[str, Tensor]) -> list[str]:
+    return [name for name in found if not any(part in name.rpartition(".")[2] for part in OTHERS)]
 
 
 def _tensors(given: Any, name: str) -> Iterator[tuple[str, Tensor]]:

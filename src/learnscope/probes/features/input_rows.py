@@ -88,13 +88,16 @@ def spread_columns(numbers: Numbers) -> list[Column]:
 
 
 def row_columns(
-    call: ForwardCall, hashes: NDArray[Any], duplicates: int, overlap: tuple[int, int] | None,
+    call: ForwardCall, hashes: NDArray[Any], duplicates: int, ever: tuple[int, int], overlap: tuple[int, int] | None,
     holdout: Mapping[str, Any] | None,
 ) -> list[Column]:  # fmt: skip
     """Duplicates, and rows of the holdout."""
     rows = len(hashes)
     reason = TOO_SHORT if call.hashes is None else None if rows else NO_ROW
-    columns = [Q.rows.column([rows]), Q.duplicate_share.cells([reason or duplicates / rows])]
+    columns = [
+        Q.rows.column([rows]), Q.duplicate_share.cells([reason or duplicates / rows]),
+        Q.seen_share.cells([reason or ever[0] / rows]), Q.distinct_rows.cells([reason or ever[1]]),
+    ]  # fmt: skip
     if holdout is None:
         return columns
     if "reason" in holdout:

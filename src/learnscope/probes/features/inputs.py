@@ -50,7 +50,7 @@ class Inputs(Probe):
     most_holdout: int = 50_000
     """Examples of the holdout that training rows are compared with."""
     most_rows: int = 200_000
-    """Rows of an epoch that are remembered to find duplicates, 8 bytes each."""
+    """Rows of an epoch, and of the run, that are remembered to find duplicates, 8 bytes each."""
     needs = frozenset({"forwards"})
     reads_only = True
     cost = "a few passes over the inputs, and over those of batch norm layers"
@@ -87,6 +87,7 @@ class Inputs(Probe):
         numbers, holdout = list(_fetched(calls)), state.get("_holdout")
         hashes = np.concatenate([each["hashes"] for each in numbers])
         duplicates = self._duplicates(hashes, state, moment.epoch)
+        ever = self._seen_ever(hashes, state)
         compared = holdout is not None and "hashes" in holdout
         overlap = _overlap(hashes, holdout["hashes"], state) if holdout is not None and compared else None
         first = holdout is not None and "shown" not in state
@@ -97,6 +98,7 @@ class Inputs(Probe):
             numbers,
             hashes,
             duplicates,
+            ever,
             overlap,
             holdout,
             first=first,
@@ -112,12 +114,25 @@ class Inputs(Probe):
         if not epoch:  # nobody has told of an epoch's end: the same row later may be the next epoch's
             return again
         seen = np.asarray(state["seen"]) if state.get("epoch") == epoch else np.zeros(0, np.int64)
+        known, seen = self._with(seen, distinct)
+        state |= {"seen": torch.from_numpy(seen), "epoch": epoch}
+        return again + int(known.sum())
+
+    def _seen_ever(self, hashes: Array, state: dict[str, Any]) -> tuple[int, int]:
+        """How many rows came at an earlier looked-at step, and how many different ones there were so far."""
+        before = np.asarray(state["ever"]) if "ever" in state else np.zeros(0, np.int64)
+        distinct, times = np.unique(hashes, return_counts=True)
+        known, ever = self._with(before, distinct)
+        state["ever"] = torch.from_numpy(ever)
+        return int(times[known].sum()), len(ever)
+
+    def _with(self, seen: Array, distinct: Array) -> tuple[Array, Array]:
+        """Which rows were seen, and those seen with them, in order; no more are remembered than `most_rows`."""
         places = np.searchsorted(seen, distinct)
         known = seen[np.minimum(places, len(seen) - 1)] == distinct if len(seen) else np.zeros(len(distinct), bool)
         if len(seen) < self.most_rows:
             seen = np.insert(seen, places[~known], distinct[~known])
-        state |= {"seen": torch.from_numpy(seen), "epoch": epoch}
-        return again + int(known.sum())
+        return known, seen
 
 
 def _overlap(hashes: Array, held: Array, state: dict[str, Any]) -> tuple[int, int]:
@@ -163,7 +178,8 @@ def _parts(call: ForwardCall) -> Iterator[Tensor]:
 
 def _tables(
     calls: Sequence[ForwardCall], numbers: Sequence[Mapping[str, Any]], hashes: Array, duplicates: int,
-    overlap: tuple[int, int] | None, holdout: Mapping[str, Any] | None, _packed: Any, *, first: bool, compiled: bool,
+    ever: tuple[int, int], overlap: tuple[int, int] | None, holdout: Mapping[str, Any] | None, _packed: Any, *,
+    first: bool, compiled: bool,
 ) -> list[Table]:  # fmt: skip
     columns = [
         *input_columns(calls, numbers, "train"),
@@ -172,7 +188,7 @@ def _tables(
     ]
     if first and holdout is not None and "calls" in holdout:
         columns += input_columns(holdout["calls"], holdout["numbers"], "holdout")
-    columns += row_columns(calls[0], hashes, duplicates, overlap, holdout)
+    columns += row_columns(calls[0], hashes, duplicates, ever, overlap, holdout)
     return [Table("model", ["model"], columns), *norm_tables(calls, numbers)]
 
 

@@ -20,6 +20,7 @@ from learnscope.probes.outputs.objective_rows import (
     class_shares,
     class_tables,
     fetched,
+    place_columns,
     share,
     token_columns,
     untouched_column,
@@ -73,7 +74,7 @@ def _tables(
     _packed: Any,
 ) -> list[Table]:  # fmt: skip
     first, *tables = _TABLES[own[0].form](own, own_sums, so_far)
-    columns = [*value_columns(calls, sums), *first.columns, *token_columns(own_sums)]
+    columns = [*value_columns(calls, sums), *first.columns, *token_columns(own_sums), *place_columns(own_sums)]
     return [Table("model", ["model"], [*columns, untouched_column(own, own_sums)]), *tables]
 
 

@@ -25,6 +25,7 @@ SINGLE_CLASS = "a single class: softmax of one number is always 1"
 WEIGHTED = "the loss weighs its targets in a way for which the best constant has no simple form"
 ONE_A_ROW = "nll_loss gives a gradient to one class a row; what comes before it was not looked at"
 UNREACHED = "no backward came by the outputs, or there are too many of them"
+NO_PAIR = "no two sequences of the step begin with the same token"
 NO_PLACE = "the sequences have no such place with a counted target"
 
 
@@ -44,7 +45,7 @@ def fetched(calls: Sequence[LossCall]) -> list[dict[str, Array]]:
 
 
 def _optional(call: LossCall) -> dict[str, torch.Tensor]:
-    given = {"tokens": call.tokens, "touched": call.touched, "weight": call.weight}
+    given = {"tokens": call.tokens, "touched": call.touched, "weight": call.weight, "places": call.places}
     return {name: tensor for name, tensor in given.items() if tensor is not None}
 
 
@@ -106,6 +107,7 @@ def class_tables(calls: Sequence[LossCall], sums: Sequence[Sums], so_far: Array)
         Q.constant_loss.cells([_constant_class_loss(calls, sums, shares) if total else NO_TARGET]),
         Q.nonfinite_outputs.column([int(rows - added["finite"])]),
         *_distribution_columns(added, width, rows),
+        Q.batch_softmax_columns.cells([share(added["over_batch"], width * len(calls))]),
     ]
     if 0 <= last.ignore_index < width:
         columns.append(Q.ignored_class_share.cells([share(added["ignored"], targets, "no target")]))
@@ -167,6 +169,8 @@ def answer_tables(calls: Sequence[LossCall], sums: Sequence[Sums], so_far: tuple
     ]
     if calls[0].function.endswith("with_logits"):
         columns.append(Q.probability_rows.cells([share(added["within"], entries)]))
+    else:
+        columns.append(Q.twice_squashed.cells([share(added["twice"], entries)]))
     if width == 1:
         shares, predicted = np.append(1 - shares, shares), np.append(1 - predicted, predicted)
     return [*of_model(columns), *_by_class(shares if total else None, predicted)]
@@ -186,10 +190,30 @@ def token_columns(sums: Sequence[Sums]) -> list[Column]:
     pairs = np.sum(seen, 0).reshape(-1, 2)
     columns = [
         Q.targets_equal_inputs.cells([share(equal, counted, NO_PLACE)], shift=shift)
-        for shift, (equal, counted) in zip(SHIFTS, pairs[:-1], strict=True)
+        for shift, (equal, counted) in zip(SHIFTS, pairs[:-2], strict=True)
     ]
-    padded, counted = pairs[-1]
+    (padded, counted), (inner, targets) = pairs[-2:]
+    columns.append(Q.ignored_inside.cells([share(inner, targets)]))
     return [*columns, *([Q.padding_share.cells([share(padded, counted)])] if counted else [])]
+
+
+def place_columns(sums: Sequence[Sums]) -> list[Column]:
+    """What is said at the first place of sequences; of several calls, of those that are of the only input."""
+    seen = [each["places"] for each in sums if "places" in each]
+    if not seen:
+        return []
+    if len(seen[0]) == 3:
+        rows, right, bound = np.sum(seen, 0)
+        return [
+            Q.first_place_rows.column([int(rows)]),
+            Q.first_place_right.cells([share(right, rows, NO_PAIR)]),
+            Q.first_place_bound.cells([share(bound, rows, NO_PAIR)]),
+        ]
+    means = np.mean(seen, 0)
+    columns = [Q.inputs_as_targets.cells([float(means[shift])], shift=shift) for shift in (0, 1)]
+    if np.isfinite(means[2:]).all():
+        columns += [Q.first_place_error.column([float(means[2])]), Q.first_place_floor.column([float(means[3])])]
+    return columns
 
 
 def untouched_column(calls: Sequence[LossCall], sums: Sequence[Sums]) -> Column:

@@ -220,14 +220,18 @@ class Guessing:
         """
         if self.better is not False:
             return False
-        if self.course is not None and self.chance.loss is not None:
-            low, high = AT_CHANCE
-            end, half = self.course.end, self.course.levels[len(self.course.levels) // 2]
-            moving = half.above(end) > SURE and half.value - end.value > 0.01 * abs(half.value)
-            return (
-                low * self.chance.loss <= end.value + end.error and end.value <= high * self.chance.loss and not moving
-            )
-        return self.accuracy is not None
+        by_loss = self.loss_at_chance
+        return self.accuracy is not None if by_loss is None else by_loss
+
+    @property
+    def loss_at_chance(self) -> bool | None:
+        """The same by the loss alone; None if it cannot be held against chance."""
+        if self.course is None or self.chance.loss is None:
+            return None
+        low, high = AT_CHANCE
+        end, half = self.course.end, self.course.levels[len(self.course.levels) // 2]
+        moving = half.above(end) > SURE and half.value - end.value > 0.01 * abs(half.value)
+        return low * self.chance.loss <= end.value + end.error and end.value <= high * self.chance.loss and not moving
 
     @property
     def starts_high(self) -> float | None:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from learnscope.core.forwards import ForwardCall, described
-from learnscope.model.features.given import first_input, is_compiled, padding_token
+from learnscope.model.features.given import first_input, is_compiled, is_only_input, padding_token
 from learnscope.model.guard import is_guarded
 from learnscope.task import unwrap
 from learnscope.task.shapes import logits_in
@@ -38,6 +38,8 @@ class Forwards:
         self.calls: list[ForwardCall] = []
         self.tokens: Tensor | None = None
         """The inputs of the last forward, if they are tokens."""
+        self.sequences: Tensor | None = None
+        """Its inputs, tokens or numbers (B, T, C), if it had no other ones."""
         self.padding = padding_token(model)
         self._on_input, self._on_output = safely(self._input), safely(self._output)
         self._on_first, self._on_norm = safely(self._first), safely(self._norm)
@@ -60,13 +62,15 @@ class Forwards:
     def stop(self) -> None:
         while self._handles:
             self._handles.pop().remove()
-        self.calls, self.tokens = [], None
+        self.calls, self.tokens, self.sequences = [], None, None
 
     def _input(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         found = first_input(args, kwargs) if self._model.training else None
         name, given = found if found is not None else ("", None)
         is_text = given is not None and given.ndim == 2 and not given.is_floating_point() and not given.is_complex()
         self.tokens = given.detach() if given is not None and is_text else None
+        alone = given is not None and (is_text or given.ndim == 3) and is_only_input(args, kwargs)
+        self.sequences = given.detach() if given is not None and alone else None
         if given is not None and self._details:
             self.calls.append(described(name, given, self.padding))
 

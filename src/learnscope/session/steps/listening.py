@@ -16,6 +16,7 @@ from learnscope.session.steps import objectives
 from learnscope.session.steps.forwards import Forwards
 from learnscope.tensor.context import plain_arithmetic
 from learnscope.tensor.outputs.objective import token_sums
+from learnscope.tensor.outputs.places import number_first_places, token_first_places
 
 
 class Listening:
@@ -69,5 +70,15 @@ class Listening:
             if call.form == "classes" and tokens is not None and tokens.device == targets.device:
                 with plain_arithmetic(outputs.device):
                     call.tokens = token_sums(tokens, targets.detach(), call.ignore_index, self._forwards.padding)
+            call.places = self._first_places(call, outputs.detach(), targets.detach())
             self._calls.append(call)
             objectives.follow_gradient(call, outputs)
+
+    def _first_places(self, call: LossCall, outputs: Tensor, targets: Tensor) -> Tensor | None:
+        given = self._forwards.sequences
+        if given is None or given.device != targets.device or call.looked_at > 1 or call.soft or not targets.numel():
+            return None
+        with plain_arithmetic(outputs.device):
+            if call.form == "classes" and given.ndim == 2:
+                return token_first_places(given, outputs, targets)
+            return number_first_places(given, outputs, targets) if call.form == "numbers" else None

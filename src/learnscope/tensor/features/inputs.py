@@ -79,6 +79,17 @@ def row_hashes(inputs: Tensor, padding: int | None = None, most: int = MOST_HASH
     return hashes, comparable
 
 
+def long_enough(tokens: Tensor, padding: int | None) -> Tensor:
+    """Whether rows (N, D) of tokens hold `SHORT` of them that are no padding: shorter ones are equal by chance.
+
+    Where the padding is not known, it is taken to be what a row begins or ends with.
+    """
+    if padding is not None:
+        return (tokens != padding).sum(1) >= SHORT
+    at_start, at_end = ((tokens != tokens[:, end : end + 1 or None]).sum(1) for end in (0, -1))
+    return torch.minimum(at_start, at_end) >= SHORT
+
+
 def _hashed(rows: Tensor, padding: int | None) -> tuple[Tensor, Tensor]:
     if padding is None:
         words = _words(rows)

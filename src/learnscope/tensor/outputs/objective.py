@@ -12,6 +12,7 @@ import math
 import torch
 from torch import Tensor
 
+from learnscope.tensor.outputs.padding import padded_targets
 from learnscope.tensor.outputs.small_objective import is_small, small_class_sums
 
 MOST = 2**22
@@ -19,9 +20,11 @@ MOST = 2**22
 NEAR = 0.004
 """How far a sum of probabilities may be off 1: they may have been rounded to bfloat16 before."""
 SHIFTS = (-1, 0, 1, 2)
-CLASS_NUMBERS = ("ignored", "out_of_range", "counted", "right", "finite", "probabilities", "logprobs")
-"""The entries of `class_sums(…)["sums"]`: of all targets, then of the rows that were looked at."""
-ANSWER_NUMBERS = ("right", "finite", "within", "out_of_range")
+CLASS_NUMBERS = ("ignored", "out_of_range", "counted", "right", "finite", "probabilities", "logprobs", "over_batch")
+"""The entries of `class_sums(…)["sums"]`: of all targets, of the rows that were looked at, and of their columns."""
+ANSWER_NUMBERS = ("right", "finite", "within", "out_of_range", "twice")
+TWICE = 1 / (1 + math.exp(-1.0))
+"""The highest sigmoid of a sigmoid; the lowest is 1/2."""
 
 
 def stride_for(outputs: Tensor) -> int:
@@ -54,7 +57,8 @@ def class_sums(outputs: Tensor, targets: Tensor, ignore_index: int, weight: Tens
     classes, stride = outputs.shape[1], stride_for(outputs)
     rows = as_rows(outputs, stride)
     if is_small(outputs) and not targets.is_floating_point() and targets.is_cpu:
-        return small_class_sums(rows, targets, ignore_index, weight, NEAR)
+        columns = over_the_batch_known(outputs, stride)
+        return small_class_sums(rows, targets, ignore_index, weight, NEAR, columns=columns)
     if targets.is_floating_point():
         chosen, counts, ignored, improper = _soft_targets(targets, stride)
         mass = counts.new_tensor(outputs.numel() // classes)
@@ -65,7 +69,10 @@ def class_sums(outputs: Tensor, targets: Tensor, ignore_index: int, weight: Tens
     counted = chosen < classes
     highest, predicted = rows.max(1)
     finite = highest.isfinite()
-    looks_at = (counted.sum(), ((predicted == chosen) & finite).sum(), finite.sum(), *_distributions(rows, highest))
+    looks_at = (
+        counted.sum(), ((predicted == chosen) & finite).sum(), finite.sum(), *_distributions(rows, highest),
+        _over_the_batch(rows) if over_the_batch_known(outputs, stride) else ignored.new_zeros(()),
+    )  # fmt: skip
     predictions = _counted(torch.where(counted & finite, predicted, classes), classes)
     sums = torch.stack((ignored, improper, *looks_at))
     return {"sums": sums, "target_counts": counts, "predicted_counts": predictions, "mass": mass}
@@ -113,6 +120,19 @@ def _distributions(rows: Tensor, highest: Tensor) -> tuple[Tensor, Tensor]:
     return probabilities.sum(), logarithms.sum()
 
 
+def over_the_batch_known(outputs: Tensor, stride: int) -> bool:
+    """Whether columns can be told from rows: one row an example, all of them, and not as many as there are classes."""
+    return outputs.ndim == 2 and stride == 1 and 1 < outputs.shape[0] != outputs.shape[1]
+
+
+def _over_the_batch(rows: Tensor) -> Tensor:
+    """How many columns are probabilities over the examples of the batch, or the logarithms of such."""
+    wide = rows.float() if rows.element_size() < 4 else rows
+    probabilities = (wide.amin(0) >= 0) & ((wide.sum(0) - 1).abs() <= NEAR)
+    near = NEAR * max(1.0, math.log(len(rows)))
+    return (probabilities | ((wide.amax(0) <= near) & (wide.logsumexp(0).abs() <= near))).sum()
+
+
 def answer_sums(outputs: Tensor, targets: Tensor, *, logits: bool) -> dict[str, Tensor]:
     """Sums of a call of binary_cross_entropy (`logits`: with_logits), where each column is a yes/no answer.
 
@@ -123,9 +143,10 @@ def answer_sums(outputs: Tensor, targets: Tensor, *, logits: bool) -> dict[str, 
     given, wanted = as_rows(outputs, stride), as_rows(targets, stride).double()
     yes, wanted_yes, nothing = given > (0.0 if logits else 0.5), wanted > 0.5, given.isnan()
     within = ((given >= 0) & (given <= 1)).sum()
+    twice = ((given >= 0.5 - NEAR) & (given <= TWICE + NEAR)).sum()
     right, out_of_range = ((yes == wanted_yes) & ~nothing).sum(), (~((wanted >= 0) & (wanted <= 1))).sum()
     return {
-        "sums": torch.stack((right, given.isfinite().sum(), within, out_of_range)),
+        "sums": torch.stack((right, given.isfinite().sum(), within, out_of_range, twice)),
         "target_sum": wanted.sum(0),
         "target_yes": wanted_yes.sum(0),
         "predicted_yes": yes.sum(0),
@@ -165,8 +186,9 @@ def token_sums(tokens: Tensor, targets: Tensor, ignore_index: int, padding: int 
     """How many targets equal the input token `shift` places on, of how many, for each of `SHIFTS`; then padding.
 
     `tokens` are (B, T), and `targets` those of the outputs at all T places, or at all but the last. The last pair is
-    how many counted targets are the padding token, as is the token whose output is scored, of how many. None if the
-    shapes do not belong together.
+    how many counted targets are of padding, as `padded_targets` finds it, of how many; after it, how many next tokens
+    are ignored though counted ones come before and after them in their row, of how many targets. None if the shapes do
+    not belong together.
     """
     batch, length = tokens.shape
     places = {batch * length: length, batch * (length - 1): length - 1}.get(targets.numel())
@@ -182,9 +204,10 @@ def token_sums(tokens: Tensor, targets: Tensor, ignore_index: int, padding: int 
             continue
         equal = (wanted[:, first:last] == tokens[:, first + shift : last + shift]) & counted[:, first:last]
         pairs += [equal.sum(), counted[:, first:last].sum()]
-    if padding is None:
-        pairs += [counted.new_zeros((), dtype=torch.int64)] * 2
-    else:
-        padded = counted & (wanted == padding) & (tokens[:, :places] == padding)
-        pairs += [padded.sum(), counted.sum()]
+    padded = padded_targets(tokens, wanted, counted, padding)
+    pairs += [padded.sum(), counted.sum() if padding is not None else counted.sum() * padded.any()]
+    after = tokens[:, 1 : places + 1]
+    inner = ~counted & (counted.cumsum(1) > 0) & (counted.flip(1).cumsum(1).flip(1) > 0)
+    # the text itself has this token there: prompts and answers that are masked have others
+    pairs += [(inner[:, : after.shape[1]] & (after == ignore_index)).sum(), counted.sum() * 0 + wanted.numel()]
     return torch.stack(pairs).double().reshape(-1, 2)

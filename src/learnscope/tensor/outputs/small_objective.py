@@ -20,9 +20,9 @@ def is_small(tensor: Tensor) -> bool:
 
 
 def small_class_sums(
-    rows: Tensor, targets: Tensor, ignore_index: int, weight: Tensor | None, near: float
+    rows: Tensor, targets: Tensor, ignore_index: int, weight: Tensor | None, near: float, *, columns: bool
 ) -> dict[str, Tensor]:
-    """As `class_sums`, of rows of all outputs, and targets that are classes."""
+    """As `class_sums`, of rows of all outputs, and targets that are classes; with `columns`, of these too."""
     given, every = rows.numpy(), targets.reshape(-1).numpy().astype(np.int64, copy=False)
     classes = given.shape[1]
     ignored = every == ignore_index
@@ -39,6 +39,7 @@ def small_class_sums(
     sums = [
         ignored_count, int(counts[classes]) - ignored_count, int(in_range.sum()),
         int(((predicted == chosen) & finite).sum()), int(finite.sum()), *_distributions(given, highest, near),
+        _over_the_batch(given, near) if columns else 0,
     ]  # fmt: skip
     mass = counts[:classes].sum() if weight is None else (counts[:classes] * weight.detach().cpu().numpy()).sum()
     return {
@@ -61,6 +62,18 @@ def _distributions(rows: NDArray[Any], highest: NDArray[Any], near: float) -> tu
         total = np.exp(rows[below]).sum(1)
         logarithms = np.abs(np.log(np.maximum(total, 1e-30))) <= wide
     return int(probabilities.sum()), int(logarithms.sum())
+
+
+def _over_the_batch(rows: NDArray[Any], near: float) -> int:
+    top = rows.max(0)
+    with np.errstate(invalid="ignore", over="ignore"):
+        if not (top <= 1 + near).any():  # most often: some logit of every column is above 1
+            return 0
+        wide = near * max(1.0, math.log(len(rows)))
+        probabilities = (rows.min(0) >= 0) & (np.abs(rows.sum(0) - 1) <= near)
+        total = np.exp(np.minimum(rows, 1.0)).sum(0)
+        logarithms = (top <= wide) & (np.abs(np.log(np.maximum(total, 1e-30))) <= wide)
+    return int((probabilities | logarithms).sum())
 
 
 def small_touched(gradient: Tensor) -> Tensor:
