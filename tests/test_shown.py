@@ -15,7 +15,7 @@ from learnscope.record import Evidence, Finding
 from learnscope.record.display import COLOURS
 from learnscope.record.findings_list import Findings
 from learnscope.run import Run
-from learnscope.store.backend import replace_run
+from learnscope.store.folders import replace_run
 
 VOID = {"br"}
 TAGS = {

@@ -131,7 +131,7 @@ def _text(address: str) -> str:
 
 
 def test_runs_are_searched_and_laid_over_each_other(served: str, opened: Any, tmp_path: Path) -> None:
-    from learnscope.store.backend import replace_run
+    from learnscope.store.folders import replace_run
 
     for place, name in enumerate(["first", "second", "<b>third</b>"]):
         replace_run(training(rate=0.01 + 0.01 * place).backend, tmp_path / name)  # type: ignore[arg-type]

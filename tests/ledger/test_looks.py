@@ -151,7 +151,7 @@ class Broken:
         (torch.eye(3).to_sparse(), "TypeError: "),
         (Broken(), "RuntimeError: no getbands"),
     ],
-    ids=str,
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )  # fmt: skip
 def test_what_cannot_be_shown_has_a_reason(example: Any, reason: str) -> None:
     look = look_at(lambda: example, How())

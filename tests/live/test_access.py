@@ -14,7 +14,7 @@ from learnscope.live.access import Access
 from learnscope.live.server import application
 from learnscope.record import Column, Table
 from learnscope.report.page.packing import unpack
-from learnscope.store.backend import replace_run
+from learnscope.store.folders import replace_run
 
 SECRET = "top-secret-outside-of-the-runs"
 

@@ -24,7 +24,8 @@ from learnscope.run import Run, open_run
 from learnscope.session.manifest import new_manifest
 from learnscope.session.manual import ManualSession, UnstoredBackend
 from learnscope.session.opening import check_model
-from learnscope.store.backend import MemoryBackend, RunError, check_replaceable, replace_run
+from learnscope.store.backend import MemoryBackend, RunError
+from learnscope.store.folders import check_replaceable, replace_run
 from learnscope.store.memo import ResultCache
 from learnscope.task import Task, task_for
 

@@ -20,7 +20,7 @@ from learnscope.store.columnar.decode import Decoder
 from learnscope.store.columnar.index import refresh
 from learnscope.store.errors import LinesLost as LinesLost
 from learnscope.store.errors import RunError as RunError
-from learnscope.store.files import has_run, remove_leftovers, write_atomically, write_json, write_text
+from learnscope.store.files import has_run, remove_leftovers, write_atomically, write_json
 from learnscope.store.lines import CutError, LineFile, records_in
 from learnscope.store.locks import Busy
 from learnscope.store.manifest import NotAManifest, read_manifest
@@ -296,21 +296,3 @@ class FolderBackend:
 
 
 Backend = MemoryBackend | FolderBackend
-
-
-def check_replaceable(folder: Path, key: str) -> None:
-    """Refuse a folder with a run whose manifest lacks the key: what others recorded is never overwritten."""
-    marked = (folder / "run.json").is_file() and key in FolderBackend(folder).manifest()
-    if has_run(folder) and not marked:
-        raise RunError(f"{folder} already holds another run, which would be overwritten: name another folder")
-
-
-def replace_run(run: MemoryBackend, folder: Path) -> None:
-    """Write a run in memory as a folder; each file is the earlier run's or the new one, never a part."""
-    records = list(run.records([]))
-    lines = [record.to_json() for record in records]
-    for reference in dict.fromkeys(record.arrays for record in records if record.arrays is not None):
-        FolderBackend(folder).put_arrays(reference, run.arrays(reference))
-    write_text(folder / "records.jsonl", "".join(f"{line}\n" for line in lines))
-    (folder / "records.parquet").unlink(missing_ok=True)  # of the earlier run, if that was compacted
-    write_json(folder / "run.json", run.manifest())

@@ -1,4 +1,4 @@
-"""Finding run folders: named one by one, below a folder, or by a pattern."""
+"""Run folders by name: found one by one, below a folder or by a pattern; and runs that take an earlier one's place."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from learnscope.store.backend import RunError
+from learnscope.store.backend import FolderBackend, MemoryBackend, RunError
+from learnscope.store.files import has_run, write_json, write_text
 
 Runs = str | Path | Sequence[str | Path]
 
@@ -53,3 +54,21 @@ def _below(root: Path) -> Iterator[Path]:
             folders.clear()
         visited.add(real)
         folders.sort()
+
+
+def check_replaceable(folder: Path, key: str) -> None:
+    """Refuse a folder with a run whose manifest lacks the key: what others recorded is never overwritten."""
+    marked = (folder / "run.json").is_file() and key in FolderBackend(folder).manifest()
+    if has_run(folder) and not marked:
+        raise RunError(f"{folder} already holds another run, which would be overwritten: name another folder")
+
+
+def replace_run(run: MemoryBackend, folder: Path) -> None:
+    """Write a run in memory as a folder; each file is the earlier run's or the new one, never a part."""
+    records = list(run.records([]))
+    lines = [record.to_json() for record in records]
+    for reference in dict.fromkeys(record.arrays for record in records if record.arrays is not None):
+        FolderBackend(folder).put_arrays(reference, run.arrays(reference))
+    write_text(folder / "records.jsonl", "".join(f"{line}\n" for line in lines))
+    (folder / "records.parquet").unlink(missing_ok=True)  # of the earlier run, if that was compacted
+    write_json(folder / "run.json", run.manifest())
