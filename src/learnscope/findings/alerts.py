@@ -8,7 +8,7 @@ from learnscope.findings import Analysis, find, findings_of
 from learnscope.findings.gradients.nonfinite import nonfinite
 from learnscope.findings.outputs.course import diverging
 from learnscope.findings.outputs.guesses import not_learning
-from learnscope.findings.outputs.overfitting import overfitting
+from learnscope.findings.outputs.held_out.overfitting import overfitting
 from learnscope.findings.outputs.spikes import loss_spikes
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.gather import OnePass, one_pass

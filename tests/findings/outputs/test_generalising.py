@@ -11,8 +11,8 @@ from scipy import stats
 
 from findings.made_telemetry import MadeTelemetry
 from learnscope.findings import Cuts
-from learnscope.findings.outputs.generalising import generalising
-from learnscope.findings.outputs.overfitting import overfitting
+from learnscope.findings.outputs.held_out.generalising import generalising
+from learnscope.findings.outputs.held_out.overfitting import overfitting
 from learnscope.record import Finding
 
 RISING = [0.5, 0.7, 0.9, 1.0]

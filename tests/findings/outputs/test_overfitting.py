@@ -11,7 +11,7 @@ from scipy import stats
 
 from findings.made_run import MadeRun
 from learnscope.findings import Cuts
-from learnscope.findings.outputs.overfitting import overfitting
+from learnscope.findings.outputs.held_out.overfitting import overfitting
 from learnscope.findings.outputs.paired import SMALL, paired_interval
 from learnscope.record import Column, Finding, Table
 

@@ -40,9 +40,7 @@ def bootstrapped(watch: Watch, seed: int) -> Check:
 def lbfgs(watch: Watch, seed: int) -> Check:
     data, model = teacher(1500, seed=seed), mlp(16, 16, 1, activation=nn.Tanh)
     optimizer = LBFGS(model.parameters(), lr=0.5, max_iter=5)
-    with watch(
-        model, None, holdout=held(data), loss=F.mse_loss
-    ) as w:  # it has no single gradient a step: w.step() counts
+    with watch(model, None, holdout=held(data), loss=F.mse_loss) as w:  # w.step() counts its steps
         for _ in range(60):
 
             def closure() -> Tensor:

@@ -11,7 +11,7 @@ from learnscope.findings.evidence import evidence_over
 from learnscope.findings.gradients.absent import absent
 from learnscope.findings.gradients.unread import unread_embeddings
 from learnscope.findings.gradients.vanishing import vanishing
-from learnscope.findings.outputs.memory import by_memory_alone
+from learnscope.findings.outputs.held_out.memory import by_memory_alone
 from learnscope.findings.outputs.penalty import penalty_of
 from learnscope.findings.outputs.posterior import rebuilds_inputs
 from learnscope.findings.ruled_out import gradients_arrive, rate_is_right, said, steps_reach

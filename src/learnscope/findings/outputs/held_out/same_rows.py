@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from learnscope.findings.evidence import evidence_over
-from learnscope.findings.outputs.worse_on_holdout import gap
+from learnscope.findings.outputs.held_out.worse_on_holdout import gap
 from learnscope.quantities.features import Inputs
 from learnscope.reading.course.chance import last_of
 from learnscope.reading.cuts import Cuts

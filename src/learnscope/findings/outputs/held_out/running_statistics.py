@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from learnscope.findings import analysis
 from learnscope.findings.evidence import evidence_over
-from learnscope.findings.outputs.worse_on_holdout import WORSE_ON_HOLDOUT, gap
+from learnscope.findings.outputs.held_out.worse_on_holdout import WORSE_ON_HOLDOUT, gap
 from learnscope.quantities.features import Inputs
 from learnscope.quantities.outputs import Holdout
 from learnscope.reading.cuts import Cuts

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from learnscope.findings import analysis
+from learnscope.findings.outputs.held_out.running_statistics import stale_norms
 from learnscope.findings.outputs.paired import Difference, paired_rise, paired_sentence
-from learnscope.findings.outputs.running_statistics import stale_norms
 from learnscope.findings.outputs.stuck import guessing_run
 from learnscope.quantities.outputs import Holdout, Loss
 from learnscope.reading.course.events import Spike, spikes

@@ -8,9 +8,9 @@ import numpy as np
 
 from learnscope.findings import analysis
 from learnscope.findings.evidence import evidence_over
-from learnscope.findings.outputs.first_sight import differs_at_first_sight
-from learnscope.findings.outputs.same_rows import same_rows
-from learnscope.findings.outputs.worse_on_holdout import WORSE_ON_HOLDOUT, gap
+from learnscope.findings.outputs.held_out.first_sight import differs_at_first_sight
+from learnscope.findings.outputs.held_out.same_rows import same_rows
+from learnscope.findings.outputs.held_out.worse_on_holdout import WORSE_ON_HOLDOUT, gap
 from learnscope.quantities import Quantity
 from learnscope.quantities.features import Inputs
 from learnscope.quantities.outputs import Holdout

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from learnscope.findings.evidence import evidence_over
-from learnscope.findings.outputs.worse_on_holdout import WORSE_ON_HOLDOUT
+from learnscope.findings.outputs.held_out.worse_on_holdout import WORSE_ON_HOLDOUT
 from learnscope.quantities.features import Inputs
 from learnscope.quantities.outputs import Holdout
 from learnscope.reading.course.loss_course import SURE, Level, loss_course
