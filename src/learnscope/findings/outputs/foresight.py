@@ -89,8 +89,8 @@ def _numbers_ahead(reader: RunReader, cuts: Cuts) -> list[Finding]:
             error, Objective.first_place_error, reached, "copies_input",
             "The model sees the value that it is to predict: it is right where that cannot be known",
             f"At the first place of a series the model has read one value, which leaves {percent(least)} of the "
-            f"variance of the next one open, and its squared error there is {percent(reached)} of it (medians "
-            f"of {count(half, 'measurement')})",
+            f"variance of the next one open, and its squared error there is {percent(reached)} of that variance "
+            f"(medians of {count(half, 'measurement')})",
             AHEAD_ADVICE, EXPLAINS,
             alternatives=["Something else that the model is given, such as a state that is kept from batch to batch."],
         )
