@@ -115,6 +115,31 @@ def numbers() -> ls.Run:
     return over(model, list(loader), lambda batch: F.mse_loss(model(batch[0]), batch[1]), named(*names))
 
 
+def series() -> ls.Run:
+    """A forecast of the next value at every place."""
+
+    class Forecast(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rnn, self.head = nn.GRU(1, 4, batch_first=True), nn.Linear(4, 1)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            made: torch.Tensor = self.head(self.rnn(x)[0])
+            return made
+
+    model = Forecast()
+    x = torch.randn(20, 9, 1, generator=torch.Generator().manual_seed(0))
+    return over(model, [(x[:, :-1], x[:, 1:])], lambda b: F.mse_loss(model(b[0]), b[1]), named("Objective"))
+
+
+def answers() -> ls.Run:
+    """Yes or no, as probabilities."""
+    model = nn.Sequential(nn.Linear(6, 1), nn.Sigmoid())
+    g = torch.Generator().manual_seed(0)
+    batch = torch.randn(16, 6, generator=g), torch.randint(2, (16, 1), generator=g).float()
+    return over(model, [batch], lambda b: F.binary_cross_entropy(model(b[0]), b[1]), named("Objective"))
+
+
 def in_a_loop(loop: Callable[..., Any], *left_out: str, adapters: bool = False, **options: Any) -> ls.Run:
     run = loop(named(*(name for name in packaged(adapters=adapters) if name not in left_out)), **options).run
     assert isinstance(run, ls.Run)
@@ -159,6 +184,8 @@ def loops() -> dict[str, Callable[[], ls.Run]]:
         "tokens": tokens,
         "padded": padded,
         "numbers": numbers,
+        "series": series,
+        "answers": answers,
         "lost": lost,
         "replayed": replayed,
     }

@@ -29,7 +29,6 @@ from learnscope.session.subject import make_subject, provided
 from learnscope.session.telling.alerts import AlertsTo, alerts_for
 from learnscope.session.telling.shown import Shown
 from learnscope.session.unfired import warn_of_unfired
-from learnscope.session.user_checkpoint import write_checkpoint
 from learnscope.sinks.base import Sink
 from learnscope.task import Task
 from learnscope.task.losses import LossCallable
@@ -231,7 +230,7 @@ class Watch(Shown):
         self._engine.safely(self._loop.end_epoch)()
 
     def step(self) -> None:
-        """Count a step that no torch optimizer took: call it after each update, before gradients are cleared."""
+        """Count a step that no torch optimizer took: to be called after each update, before gradients are cleared."""
         if self._engine.subject.optimizers:
             raise RuntimeError("w.step() is for loops without a torch optimizer; this one is already counted")
         self._engine.safely(self._loop.manual_step)()
@@ -244,9 +243,8 @@ class Watch(Shown):
         """
         engine, loop = self._engine, self._loop
         with preserve_rng():
-            engine.safely(loop.settle)()
-            engine.safely(loop.feed.flush)()
-            engine.safely(engine.write_out)()
+            for each in (loop.settle, loop.feed.flush, engine.write_out):
+                engine.safely(each)()
             for bound in engine.bound:
                 engine.safely(bound.probe.settle)(bound.state)
         name = f"the state of step {self.steps:,}"
@@ -259,6 +257,8 @@ class Watch(Shown):
             path: the file, written whole or not at all by `torch.save`; if that fails, the error is raised.
             content: what you need to go on: `{"model": model.state_dict(), "optimizer": …, "step": w.steps}`.
         """
+        from learnscope.session.user_checkpoint import write_checkpoint
+
         self.save_state()
         write_checkpoint(Path(path), content)
 

@@ -9,8 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from learnscope.tensor.outputs.padding import padded_targets
-from learnscope.tensor.outputs.places import number_first_places, token_first_places
+from learnscope.tensor.outputs.places import number_first_places, padded_targets, token_first_places
 
 
 def drawn(*shape: int, high: int = 4) -> Tensor:

@@ -12,7 +12,7 @@ import math
 import torch
 from torch import Tensor
 
-from learnscope.tensor.outputs.padding import padded_targets
+from learnscope.tensor.outputs.places import padded_targets
 from learnscope.tensor.outputs.small_objective import is_small, small_class_sums
 
 MOST = 2**22

@@ -1,4 +1,5 @@
-"""What a sequence model says at the first place, where it has seen one input; without a wait for the device.
+"""Places of sequences: those that are padding, and what a model says at the first, where it has seen one input. All of
+it without a wait for the device.
 
 A model that does not see what comes later gives equal answers there to equal inputs. So no such model is right more
 often than the most frequent target of each first token allows, nor nearer to the targets than what the first number
@@ -14,6 +15,8 @@ MOST_ROWS = 256
 """Sequences of a batch that are compared with each other."""
 FEWEST_ROWS = 16
 """Sequences below which nothing is said about numbers."""
+LEAST_RUN = 2
+"""Places that a run of padding has: a single token at the end of a row may be an end mark."""
 
 
 def token_first_places(tokens: Tensor, outputs: Tensor, targets: Tensor) -> Tensor | None:
@@ -64,3 +67,33 @@ def number_first_places(inputs: Tensor, outputs: Tensor, targets: Tensor) -> Ten
     rest = wanted[1:-1] - (1 - weight) * wanted[:-2] - weight * wanted[2:]
     floor = (rest.square() / (1 + (1 - weight).square() + weight.square())).mean()
     return torch.stack([equal, shifted, error / variance, floor / variance])
+
+
+def padded_targets(tokens: Tensor, wanted: Tensor, counted: Tensor, padding: int | None) -> Tensor:
+    """Where counted targets are padding after padding: (B, places), without a wait for the device.
+
+    Of a padding token that is known: targets and inputs that are it. Else of the token that fills the ends (or the
+    beginnings) of at least half of the rows, by runs of different lengths, and stands nowhere else: places of these
+    runs, if their targets are all the same.
+    """
+    places = wanted.shape[1]
+    if padding is not None or not wanted.numel():
+        return counted & (wanted == padding) & (tokens[:, :places] == padding)
+    at_end = _runs(tokens.flip(1)).flip(1)
+    found = at_end | (_runs(tokens) & ~at_end.any())
+    chosen = found[:, :places] & counted
+    largest = wanted.where(chosen, wanted.amin()).amax()
+    return chosen & (~chosen | (wanted == largest)).all()
+
+
+def _runs(tokens: Tensor) -> Tensor:
+    """The places of the runs that rows begin with, of one token that is in no other place; else none."""
+    if not tokens.numel():
+        return tokens.bool()
+    token = tokens[:, 0].mode().values
+    same = tokens == token
+    run = same.long().cumprod(1).bool()
+    length = run.sum(1)
+    often = 2 * (length >= LEAST_RUN).sum() >= len(tokens)
+    sound = often & ~(same & ~run).any() & (length.amax() > length.amin()) & ~same.all()
+    return run & sound
