@@ -78,9 +78,9 @@ def _sound(value: Any, shape: Any, place: str, wrong: list[str]) -> Any:
 
 
 def _complete(entries: Any, required: tuple[str, ...], place: str, wrong: list[str]) -> Any:
-    """Entries of a list or an object that have what each of them must have."""
+    """Entries of a list or an object that have what each of them must have; none where nothing is recorded."""
     if not entries:
-        return entries
+        return {} if isinstance(_SHAPE[place], dict) else []
     kept = {
         key: entry
         for key, entry in (entries.items() if isinstance(entries, dict) else enumerate(entries))
