@@ -172,8 +172,9 @@ def ordered(within: float, period: int = 50) -> MadeTraining:
     spread = np.sqrt(np.cumsum(means**2 + within**2) / count - level**2)
     of = {step: place for place, step in enumerate(steps.tolist())}
     run = MadeTraining().train(losses)
-    return run.objective(300, "mse_loss", value=losses, constant_loss=1.9, output_mean=0.0, output_std=1.0,
-                         target_mean=lambda step: level[of[step]], target_std=lambda step: spread[of[step]])  # fmt: skip
+    numbers = {"constant_loss": 1.9, "output_mean": 0.0, "output_std": 1.0}
+    numbers |= {"target_mean": lambda step: level[of[step]], "target_std": lambda step: spread[of[step]]}
+    return run.objective(300, "mse_loss", value=losses, **numbers)
 
 
 def test_numbers_in_their_order() -> None:

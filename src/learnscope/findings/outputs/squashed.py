@@ -29,7 +29,8 @@ def over_the_batch(reader: RunReader, cuts: Cuts) -> list[Finding]:
             f"{percent(share)} of the columns given to {function} add up to 1 over the examples of the batch (they or "
             "their exponentials), or over the places of each sequence, so that these compete with each other, and "
             "classes do not",
-            "Take softmax or log_softmax over the classes, dim=1 (dim=-1 of sequences), or give the logits to cross_entropy.",
+            "Take softmax or log_softmax over the classes, dim=1 (dim=-1 of sequences), or give the logits to "
+            "cross_entropy.",
             [*HELD_BACK, "loss_maximised", "overfitting", "worsening", "wrong_outputs", "not_generalising"],
         )
     ]  # fmt: skip

@@ -118,7 +118,8 @@ def _finding(reader: RunReader, found: Broken, n: int) -> Finding:
     return Finding(
         kind="bad_batch",
         severity="critical",
-        title=f"The batch of step {found.step:,} broke the training: a loss of {what} where {num(found.level)} is usual",
+        title=f"The batch of step {found.step:,} broke the training: a loss of {what} where {num(found.level)} is "
+        "usual",
         detail=f"Until then the loss and all measured steps were as usual; that of this batch, taken before its own "
         f"step, is {what}, and the loss never came back ({count(n, 'loss', 'losses')}).{inputs}"
         f"{rows_told(reader, found.step)}",

@@ -66,8 +66,8 @@ def _below_zero(rates: Series, cuts: Cuts) -> Finding | None:
         title=f"The learning rate is below 0 from step {since:,} on: every step leads uphill",
         detail=f"It was below 0 in {count(n, 'measurement')} of {len(rates):,}, {between(*steps)}, down to "
         f"{num(lowest)}; the highest was {num(float(rates.values.max()))}.",
-        advice="Look at what sets it: a decay that does not stop at 0, such as 1 − step / total in a run that is longer "
-        "than total. Bound it, as by max(0, …).",
+        advice="Look at what sets it: a decay that does not stop at 0, such as 1 − step / total in a run that is "
+        "longer than total. Bound it, as by max(0, …).",
         evidence=evidence_over(steps, rates.probe, LearningRate.learning_rate, n, lowest),
         cause=True,
         explains=[*STANDSTILL, "diverging", "worsening", "overfitting", "learning_rate_too_high", "exploding",
