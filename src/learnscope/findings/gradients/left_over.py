@@ -39,7 +39,8 @@ def left_over(reader: RunReader, cuts: Cuts) -> list[Finding]:
             title="The gradients are the same at every step, to the last digit: none comes from the training",
             detail=f"In {count(n, 'measurement')}, {between(*steps)}, the gradient of "
             f"{listed(names, cuts.names_listed)} had one and the same norm, while the losses differed from batch to "
-            "batch. Such gradients are left over, as of weights that were frozen after an earlier training; what is to be trained gets none, or only zeros.",
+            "batch. Such gradients are left over, as of weights that were frozen after an earlier training; "
+            "what is to be trained gets none, or only zeros.",
             advice="Check that what is meant to be trained has requires_grad set and is in the optimizer. Of adapters "
             "that begin at zero, that half has to be trained: the other gets no gradient before it moves. Clear old "
             "gradients with model.zero_grad() before training.",
