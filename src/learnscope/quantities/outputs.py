@@ -138,7 +138,8 @@ class Objective(Quantities):
     )  # fmt: skip
     batch_softmax_columns = _share(
         "share of the columns of the outputs that are, or whose exponentials are, probabilities over the examples of "
-        "the batch: softmax was taken over the wrong dimension. 0 where there are as many examples as classes",
+        "the batch, or over the places of each sequence: softmax was taken over the wrong dimension. 0 where there are "
+        "as many examples as classes",
         when="for classes",
     )
     twice_squashed = _share(

@@ -214,3 +214,11 @@ def test_training_that_is_better_than_guessing_by_memory_alone(
     assert run.kinds == kinds
     if kinds:
         assert "what training is better by is memory" in run.alarms[0].detail
+
+
+def test_words_that_are_never_a_target() -> None:
+    """Where the next token is predicted, some words do not occur; of texts in a few classes, that is a fault."""
+    run = chance(falling(), classes_seen=9, objective_accuracy=0.9)
+    assert run.inputs(300, token_max=8, token_distinct=9).alarms == []
+    run = chance(falling(), classes_seen=9, objective_accuracy=0.9)
+    assert run.inputs(300, token_max=600, token_distinct=400).kinds == ["class_never_seen"]

@@ -8,7 +8,7 @@ import pytest
 
 from findings.made_training import MadeTraining, Over, at, falling
 from learnscope.findings import find
-from learnscope.record import Column, Table
+from learnscope.record import Column, Finding, Table
 
 
 def trained(**numbers: Any) -> MadeTraining:
@@ -112,3 +112,19 @@ def test_few_different_examples() -> None:
     assert (finding.kind, finding.cause) == ("duplicated_data", True)
     assert [f.severity for f in find(trained(duplicate_share=0.6, rows=32).reader)] == ["info"]
     assert find(trained(duplicate_share=0.08, rows=32).reader) == []
+
+
+def test_a_holdout_that_was_easier_makes_overfitting_no_cause() -> None:
+    """Training labels that are wrong in part are learned by heart, after what carries over has been learned."""
+
+    def judged(best: float) -> Finding:
+        run = MadeTraining().train(falling(start=0.7, end=0.05, noise=0.01))
+        for place, times in enumerate((1.3, 1.1, 1.0, 1.3, 1.6, 1.9, 2.2, 2.5), 1):
+            run.holdout(37 * place, None, mean=best * times)
+        [finding] = [one for one in run.alarms if one.kind == "overfitting"]
+        return finding
+
+    assert judged(0.25).cause
+    easier = judged(0.1)
+    assert not easier.cause
+    assert "Wrong labels" in easier.alternatives[0]

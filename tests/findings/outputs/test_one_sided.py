@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 
 from findings.made_training import MadeTraining, falling, flat
@@ -159,3 +160,46 @@ def test_losses_around_zero_and_idle_biases_are_sound() -> None:
         run.write("ParameterChange_2", step, [Table("tensor", ["last.weight", "last.bias"], shares)])
     assert run.alarms == []
     assert [f.kind for f in find(run.reader)] == ["not_moving"]
+
+
+def ordered(within: float, period: int = 50) -> MadeTraining:
+    """Losses that jump at each end of the file; cumulated targets of measured batches."""
+    losses = [9.0 if step % period == 1 and step > 1 else value for step, value in enumerate(falling(noise=0.01), 1)]
+    steps = np.arange(10, 301, 10)
+    means = np.interp(steps % period, [0, 10, period], [2.0, -1.5, 2.0]) if period < 300 else steps / 100
+    count = np.arange(1, 31)
+    level = np.cumsum(means) / count
+    spread = np.sqrt(np.cumsum(means**2 + within**2) / count - level**2)
+    of = {step: place for place, step in enumerate(steps.tolist())}
+    run = MadeTraining().train(losses)
+    numbers = {"constant_loss": 1.9, "output_mean": 0.0, "output_std": 1.0}
+    numbers |= {"target_mean": lambda step: level[of[step]], "target_std": lambda step: spread[of[step]]}
+    return run.objective(300, "mse_loss", value=losses, **numbers)
+
+
+def test_numbers_in_their_order() -> None:
+    [finding] = ordered(0.1).alarms
+    assert (finding.kind, finding.cause) == ("sorted_data", True)
+    assert {inside.kind for inside in finding.taken_in} <= {"bad_batch", "loss_spike"}
+    assert "sorted_data" not in ordered(1.3).kinds  # shuffled
+    assert "sorted_data" not in [f.kind for f in find(ordered(0.1, period=1000).reader)]  # numbers that drift
+
+
+def denoised(divergence: float) -> MadeTraining:
+    """Targets without the noise of the inputs, and a divergence that the loop logs."""
+    own = falling(start=0.3, end=0.14, noise=0.001)
+    run = MadeTraining().train([value + 0.5 * math.exp(-k / 100) for k, value in enumerate(own)])
+    run.objective(300, "mse_loss", value=own, constant_loss=0.14, target_mean=0.2, target_std=0.38, output_std=0.3,
+                  output_mean=0.2)  # fmt: skip
+    numbers = {"input_mean": 0.0, "input_std": 0.6, "output_spread": 0.03, "output_width": 64, "output_rms": 0.4}
+    for step in range(1, 301):
+        run.model("Loss", step, divergence=divergence)
+        if step % 10 == 0:
+            columns = [Column(name, [value], {"data": "train"}) for name, value in numbers.items()]
+            run.write("Inputs", step, [Table("model", ["model"], columns)], notes={"input": "0: float32[1, 8, 8]"})
+    return run
+
+
+def test_an_empty_code_by_its_divergence() -> None:
+    assert "posterior_collapse" in denoised(0.001).kinds
+    assert "posterior_collapse" not in denoised(4.0).kinds

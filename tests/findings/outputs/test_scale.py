@@ -113,3 +113,28 @@ def test_a_reward_that_is_maximised_falls_or_stays(maximize: bool) -> None:
 
 def test_a_likelihood_below_zero_is_sound() -> None:
     assert MadeTraining().train(falling(start=500.0, end=-3000.0, noise=20.0)).alarms == []
+
+
+def test_a_sum_is_no_cause_where_steps_are_bounded_or_it_is_divided() -> None:
+    losses = [32 * 2.3 * math.exp(step / 60) for step in range(200)]
+    run = MadeTraining("Adam").train(losses, rate=0.1, update=0.6, gradient=400.0)
+    assert "summed_loss" not in run.objective(200, reduction="sum", value=losses, objective_accuracy=0.1, **TEN).kinds
+    other = [loss / 32 + 0.01 * step for step, loss in enumerate(losses)]
+    run = MadeTraining("SGD").train(other, rate=0.1, update=0.6, gradient=400.0)
+    run.objective(200, reduction="sum", value=losses, objective_accuracy=0.1, **TEN)
+    assert "summed_loss" not in [finding.kind for finding in find(run.reader)]
+
+
+def bounded(full: float) -> MadeTraining:
+    losses = falling(start=9.0, end=7.5, noise=0.2)
+    run = MadeTraining().train(losses)
+    return run.objective(300, "l1_loss", value=losses, constant_loss=9.0, target_mean=0.5, target_std=9.0,
+                         output_mean=0.1, output_std=lambda step: full * min(1.0, step / 100))  # fmt: skip
+
+
+def test_targets_beyond_both_ends_of_a_tanh() -> None:
+    [finding] = bounded(0.993).alarms
+    assert (finding.kind, finding.cause) == ("targets_out_of_range", True)
+    assert "outputs stay at −1 and 1" in finding.title
+    assert bounded(5.0).alarms == []
+    assert bounded(0.7).alarms == []

@@ -39,3 +39,11 @@ def test_other_betas_are_not_to_blame(betas: tuple[float, float] | None) -> None
 
 def test_a_loss_that_falls_all_the_same() -> None:
     assert MadeTraining(betas=EXCHANGED).train(falling()).alarms == []
+
+
+def test_a_momentum_of_one() -> None:
+    [finding] = MadeTraining("SGD", momentum=1.0).train(thrown_about()).alarms
+    assert (finding.kind, finding.cause) == ("momentum_too_high", True)
+    assert "nothing of any gradient is ever forgotten" in finding.title
+    assert "momentum_too_high" not in MadeTraining("SGD", momentum=0.99).train(thrown_about()).kinds
+    assert MadeTraining("SGD", momentum=1.0).train(falling()).alarms == []

@@ -138,3 +138,11 @@ def test_a_loss_that_never_comes_back_to_its_first_value(known: bool) -> None:
     if known:
         run.objective(150, value=losses, majority_share=0.2, target_entropy=2.9, classes=40, objective_accuracy=0.1)
     assert run.kinds == (["learning_rate_too_high"] if known else [])
+
+
+def test_a_rate_that_goes_below_zero() -> None:
+    losses = [*falling(120, end=0.5), *np.linspace(0.5, 9.0, 180).tolist()]
+    [finding] = MadeTraining().train(losses, rate=lambda step: 1e-3 * (1 - step / 120)).alarms
+    assert (finding.kind, finding.severity, finding.since) == ("loss_maximised", "critical", 130)
+    assert "below 0 from step 130 on" in finding.title
+    assert "max(0, …)" in finding.advice

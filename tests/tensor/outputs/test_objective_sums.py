@@ -64,6 +64,18 @@ def test_softmax_over_the_batch_is_counted_by_columns(size: int, log: bool, monk
         monkeypatch.undo()
 
 
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_softmax_over_the_places_of_sequences_is_counted(axis: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Columns add up to the number of sequences, or of places; over the classes, rows add up to 1."""
+    logits = 3 * torch.randn(6, 5, 3, generator=torch.Generator().manual_seed(0))
+    place, targets = objective.CLASS_NUMBERS.index("over_batch"), torch.zeros(30, dtype=torch.int64)
+    for outputs, columns in ((logits.softmax(axis), 0 if axis == 2 else 3), (logits.sigmoid(), 0), (logits, 0)):
+        given = outputs.flatten(0, 1)
+        found = both_ways(monkeypatch, small_objective, lambda: objective.class_sums(given, targets, -100))  # noqa: B023
+        assert [int(each["sums"][place]) for each in found] == [columns, columns]
+        monkeypatch.undo()
+
+
 def test_a_sigmoid_of_a_sigmoid_is_counted() -> None:
     logits = 9 * torch.randn(40, 1, generator=torch.Generator().manual_seed(0))
     place = objective.ANSWER_NUMBERS.index("twice")

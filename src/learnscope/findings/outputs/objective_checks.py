@@ -9,6 +9,7 @@ import numpy as np
 from learnscope.findings import analysis
 from learnscope.findings.evidence import evidence_over
 from learnscope.quantities import Quantity
+from learnscope.quantities.features import Inputs
 from learnscope.quantities.outputs import Holdout, Objective
 from learnscope.reading.course.chance import guessing, last_of, main_function
 from learnscope.reading.cuts import Cuts
@@ -120,7 +121,7 @@ def _out_of_reach(reader: RunReader, cuts: Cuts) -> list[Finding]:
     bound = next((bound for bound in (0.0, 1.0, -1.0) if abs(end - bound) < near and off < near), None)
     outside = np.abs(level.values).max() <= 1 + near and abs(target) > 1 and abs(target - end) > width
     if bound is None or not outside:
-        return []
+        return _between_bounds(level, spread, target, width, cuts)
     return [
         finding_of(
             level, Objective.output_mean, end, "targets_out_of_range",
@@ -132,6 +133,26 @@ def _out_of_reach(reader: RunReader, cuts: Cuts) -> list[Finding]:
             "Take the last activation away, or scale the targets into its range.",
             ["not_learning", "plateau", "labels_unrelated", "vanishing", "zero_gradients", "exploding", "not_moving",
              "dead_units"],
+        )
+    ]  # fmt: skip
+
+
+def _between_bounds(level: Series, spread: Series, target: float, width: float, cuts: Cuts) -> list[Finding]:
+    """Outputs that are −1 or 1 in the end, as a tanh gives them, with targets far beyond both."""
+    size, wanted = np.hypot(level.values, spread.values), float(np.hypot(target, width))
+    n = max(len(size) // 3, cuts.measurements)
+    full = bool((size <= 1 + 1e-4).all() and (size[-n:] >= 1 - 2 * cuts.near_a_bound).all())
+    if not full or wanted < 2 or len(size) < 2 * n or abs(float(level.values[-1])) > 1 - cuts.near_a_bound:
+        return []
+    return [
+        finding_of(
+            level, Objective.output_mean, float(size[-1]), "targets_out_of_range",
+            f"The targets are out of the outputs' reach: outputs stay at −1 and 1, targets go to about {num(wanted)}",
+            f"The root mean square of the outputs rose to {num(float(size[-1]))} and never went beyond 1, the ends of "
+            f"what a tanh gives, and that of the targets is {num(wanted)}",
+            "Take the last activation away, or scale the targets into its range.",
+            ["not_learning", "plateau", "labels_unrelated", "vanishing", "zero_gradients", "not_moving", "dead_units",
+             "saturated_units", "overfitting", "worsening"],
         )
     ]  # fmt: skip
 
@@ -162,6 +183,8 @@ def _never_seen(reader: RunReader, cuts: Cuts) -> list[Finding]:
     if len(seen) < 2 * cuts.measurements or not all_classes or not 2 < all_classes <= cuts.most_classes or answers:
         return []
     last = float(seen.values[-1])
+    if _of_the_vocabulary(reader, all_classes):
+        return []
     if last >= all_classes or float(seen.values[len(seen) // 2]) < last:
         return []
     frame = rows(reader, Objective.target_share, kind="class")
@@ -186,6 +209,12 @@ def _never_seen(reader: RunReader, cuts: Cuts) -> list[Finding]:
             scopes=missing[:20],
         )
     ]  # fmt: skip
+
+
+def _of_the_vocabulary(reader: RunReader, classes: float) -> bool:
+    """Whether inputs are tokens of about as many kinds as there are classes: the next one is predicted."""
+    highest = series(reader, Inputs.token_max, data="train").finite.values
+    return len(highest) > 0 and classes / 2 <= float(highest.max()) + 1 <= classes
 
 
 def _held_out_classes(reader: RunReader) -> set[str]:

@@ -12,10 +12,22 @@ from learnscope.quantities.outputs import Loss, Objective
 from learnscope.reading.course.chance import guessing, last_of
 from learnscope.reading.course.loss_course import FEWEST
 from learnscope.reading.cuts import Cuts
-from learnscope.reading.gather import series
+from learnscope.reading.gather import Floats, series
 from learnscope.reading.words import between, count, num, percent
 from learnscope.record import Finding, Severity
 from learnscope.store.reader import RunReader
+
+EXPLAINED = (
+    "overfitting", "worsening", "not_generalising", "loss_spike", "bad_batch", "diverging", "majority_guess",
+    "not_learning", "plateau", "learning_rate_too_high", "labels_unrelated", "shortcut", "memorised",
+    "holdout_differs",
+)  # fmt: skip
+"""What data in an order lead to."""
+ALIKE = 0.4
+"""Deviation of the targets of a batch in units of all, below which they are much alike: of 8 examples that are drawn
+at random, the median is 0.95."""
+TURNS = 4
+"""Times that the means of batches pass the middle: numbers that drift, as returns of a policy, do so once."""
 
 
 @analysis(place=24, check="order of the training data", needs=[Objective.step_majority], at_least="measurements")
@@ -51,14 +63,55 @@ def sorted_data(reader: RunReader, cuts: Cuts) -> list[Finding]:
             advice="Shuffle the data: shuffle=True in the loader, or a random order of a file that is sorted.",
             evidence=evidence_over(steps, found.probe, Objective.step_majority, len(found), share),
             cause=True,
-            explains=[
-                "overfitting", "worsening", "not_generalising", "loss_spike", "bad_batch", "diverging",
-                "majority_guess", "not_learning", "plateau", "learning_rate_too_high", "labels_unrelated", "shortcut",
-                "memorised", "holdout_differs",
-            ],
+            explains=EXPLAINED,
             since=steps[0],
         )
     ]  # fmt: skip
+
+
+@analysis(place=24, check="order of numbers as targets", needs=[Objective.target_mean, Objective.target_std])
+def sorted_numbers(reader: RunReader, cuts: Cuts) -> list[Finding]:
+    """A candidate: targets of a batch that are much alike, and batches that go through all of them again and again."""
+    level, spread = series(reader, Objective.target_mean).finite, series(reader, Objective.target_std).finite
+    if len(level) < 4 * cuts.measurements or len(level) != len(spread) or not spread.values[-1] > 0:
+        return []
+    means, inside = _of_each_batch(level.values, spread.values)
+    whole = float(spread.values[-1])
+    within = float(np.median(inside)) / whole
+    middle = (float(means.min()) + float(means.max())) / 2
+    turns = int((np.diff((means > middle).astype(int)) != 0).sum())
+    if not 1e-3 < within < ALIKE or turns < TURNS or float(means.std()) < (1 - ALIKE) * whole:
+        return []
+    steps = int(level.steps[0]), int(level.steps[-1])
+    return [
+        Finding(
+            kind="sorted_data",
+            severity="info",
+            title=f"Targets of a batch are much alike: they differ by {percent(within)} of what all targets differ by",
+            detail=f"The standard deviation within a batch is {num(within * whole)} (median of "
+            f"{count(len(level), 'measurement')}, {between(*steps)}), that of all targets {num(whole)}, and the means "
+            f"of the batches went through {num(float(means.min()))} to {num(float(means.max()))} and back, "
+            f"{turns} times past the middle: the data come in the order of their targets.",
+            advice="Shuffle the data: shuffle=True in the loader, or a random order of a file that is sorted.",
+            evidence=evidence_over(steps, level.probe, Objective.target_std, len(level), within),
+            cause=True,
+            explains=EXPLAINED,
+            since=steps[0],
+        )
+    ]
+
+
+def _of_each_batch(means: Floats, deviations: Floats) -> tuple[Floats, Floats]:
+    """Mean and standard deviation of each batch, from those of all up to it; batches are taken to be of one size.
+
+    >>> [found.tolist() for found in _of_each_batch(np.array([1.0, 2.0]), np.array([0.0, 1.0]))]
+    [[1.0, 3.0], [0.0, 0.0]]
+    """
+    number = np.arange(1, len(means) + 1)
+    own = np.diff(number * means, prepend=0.0)
+    squares = np.diff(number * (deviations**2 + means**2), prepend=0.0)
+    inside: Floats = np.sqrt(np.maximum(squares - own**2, 0.0))
+    return own, inside
 
 
 @analysis(

@@ -21,6 +21,10 @@ from learnscope.store.reader import RunReader
 
 SAME = 0.1
 """Relative difference of mean and deviation up to which targets are the inputs themselves."""
+DIVERGENCES = ("kl", "kld", "kl_loss", "kl_div", "kl_divergence", "divergence", "loss_kl", "loss_kld")
+"""Names by which loops log the divergence of a code from its prior."""
+EMPTY = 0.1
+"""Nats of such a divergence, below which a code says next to nothing."""
 LEAST = 50
 """Losses below which a model may not have begun to learn."""
 
@@ -34,6 +38,22 @@ def rebuilds_inputs(reader: RunReader) -> bool:
         return False
     mean, deviation = (float(np.median(values)) for values in ours)
     return abs(mean - level) < SAME * spread and abs(deviation / spread - 1) < SAME
+
+
+def _emptied(reader: RunReader) -> bool:
+    """Whether outputs are of the size of the inputs, and a divergence that the loop logs has gone to almost nothing.
+
+    As of an autoencoder whose targets are not the inputs themselves: without noise, or as a mask.
+    """
+    width = series(reader, Inputs.output_width, data="train").finite.values
+    if not len(width) or _numbers(reader) != int(width[-1]):
+        return False
+    for key in DIVERGENCES:
+        values = series(reader, Loss.logged.at(key=key)).finite.values
+        last = values[-len(values) // 3 :]
+        if len(values) >= LEAST // 2 and 0 <= float(np.median(last)) < EMPTY and (last >= 0).all():
+            return True
+    return False
 
 
 def _numbers(reader: RunReader) -> int | None:
@@ -52,14 +72,15 @@ def posterior_collapse(reader: RunReader, cuts: Cuts) -> list[Finding]:
     if course is None or len(course) < LEAST or n < cuts.measurements or not len(wide) or not len(own):
         return []
     apart, given = float(np.median(spread.values[-n:])), float(np.median(wide.values))
-    if apart > cuts.empty_code * given or not rebuilds_inputs(reader) or logged_over_mean(reader) is not None:
+    rebuilds = rebuilds_inputs(reader) or _emptied(reader)
+    if apart > cuts.empty_code * given or not rebuilds or logged_over_mean(reader) is not None:
         return []
     steps = int(spread.steps[0]), int(spread.steps[-1])
     return [
         Finding(
             kind="posterior_collapse",
             severity="warning",
-            title="The autoencoder gives the mean of its inputs for every one of them: nothing passes through its code",
+            title="The autoencoder gives the mean of its targets for every input: nothing passes through its code",
             detail=f"Outputs differ from example to example by {num(apart)} (standard deviation, median of the last "
             f"{count(n, 'measurement')}, {between(*steps)}), and the numbers of the inputs by {num(given)}. The logged "
             "loss has another term beside the error, which is content with an empty code; the loss function alone "

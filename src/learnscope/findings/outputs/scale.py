@@ -11,6 +11,7 @@ from learnscope.quantities.features import Inputs
 from learnscope.quantities.outputs import Loss, Objective
 from learnscope.reading.course.chance import Guessing, guessing, logged_over_mean, main_function, reductions_of
 from learnscope.reading.course.loss_course import loss_course
+from learnscope.reading.course.movement import adaptive
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.gather import Series, series
 from learnscope.reading.words import between, count, num
@@ -23,6 +24,8 @@ WILD = (
     "majority_guess", "saturated_units", "worsening", "weight_decay_too_strong", "not_moving", "learning_rate_too_low",
 )  # fmt: skip
 """What numbers that are too large lead to."""
+BOUNDED = ("exploding", "clipped_hard", "weight_decay_too_strong", "nonfinite")
+"""The same where the optimizer divides by the gradient's size, so that steps are as large as with a mean."""
 
 
 @analysis(place=17, check="scale of inputs and of the start", needs=[Loss.loss, Objective.objective_mean])
@@ -142,7 +145,7 @@ def summed_loss(reader: RunReader, cuts: Cuts) -> list[Finding]:
     returned = series(reader, Objective.objective_value, function=main_function(reader), reduction="sum").finite
     if by_function and len(returned):
         times = _ratio(returned, series(reader, Objective.objective_mean, function=main_function(reader)).finite)
-    if times is None or times < cuts.summed:
+    if times is None or times < cuts.summed or _divided(reader, returned):
         return []
     found = series(reader, Objective.objective_value).finite
     steps = int(found.steps[0]), int(found.steps[-1])
@@ -159,10 +162,19 @@ def summed_loss(reader: RunReader, cuts: Cuts) -> list[Finding]:
             f"a clip have to be {num(times)} times smaller and larger than usual.",
             evidence=evidence_over(steps, found.probe, Objective.objective_value, len(found), times),
             cause=True,
-            explains=WILD,
+            explains=BOUNDED if adaptive(reader) else WILD,
             since=steps[0],
         )
     ]
+
+
+def _divided(reader: RunReader, returned: Series) -> bool:
+    """Whether the loop trains something else than the sum: the logged loss has other terms, and less of it."""
+    logged = loss_course(reader)
+    if logged is None or not len(returned) or logged_over_mean(reader) is not None:
+        return False
+    _, ours, theirs = np.intersect1d(logged.steps, returned.steps, return_indices=True)
+    return len(ours) > 0 and bool(np.median(logged.values[ours] - returned.values[theirs] / 2) < 0)
 
 
 def _ratio(values: Series, means: Series) -> float | None:

@@ -25,10 +25,12 @@ def over_the_batch(reader: RunReader, cuts: Cuts) -> list[Finding]:
     return [
         finding_of(
             found, Objective.batch_softmax_columns, share, "double_softmax",
-            "Softmax is taken over the batch, not over the classes",
+            "Softmax is taken over the batch or over the places of a sequence, not over the classes",
             f"{percent(share)} of the columns given to {function} add up to 1 over the examples of the batch (they or "
-            "their exponentials), so that examples compete with each other, and classes do not",
-            "Take softmax or log_softmax over the classes, dim=1 (dim=-1), or give the logits to cross_entropy.",
+            "their exponentials), or over the places of each sequence, so that these compete with each other, and "
+            "classes do not",
+            "Take softmax or log_softmax over the classes, dim=1 (dim=-1 of sequences), or give the logits to "
+            "cross_entropy.",
             [*HELD_BACK, "loss_maximised", "overfitting", "worsening", "wrong_outputs", "not_generalising"],
         )
     ]  # fmt: skip

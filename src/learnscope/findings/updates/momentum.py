@@ -14,13 +14,21 @@ from learnscope.reading.words import num
 from learnscope.record import Finding
 from learnscope.store.reader import RunReader
 
+EXPLAINS = (
+    "diverging", "exploding", "learning_rate_too_high", "loss_spike", "bad_batch", "worsening", "overfitting",
+    "not_learning", "nonfinite", "dead_units", "labels_unrelated", "plateau", "saturated_units", "zero_gradients",
+)  # fmt: skip
+
 
 @analysis(place=12, check="momentum", needs=[Loss.loss], at_least=FEWEST)
 def momentum_too_high(reader: RunReader, cuts: Cuts) -> list[Finding]:
-    """β₁ above β₂, as when the two were exchanged, beside a loss that rises or jumps."""
+    """β₁ above β₂, as when the two were exchanged, or a momentum of 1, beside a loss that rises or jumps."""
     betas = [pair for pair in options_of(reader, "betas") if isinstance(pair, list | tuple) and len(pair) == 2]
     wrong = [pair for pair in betas if pair[0] >= cuts.long_momentum and pair[0] > pair[1]]
     course = loss_course(reader)
+    endless = [value for value in options_of(reader, "momentum") if isinstance(value, int | float) and value >= 1]
+    if course is not None and endless and _harmed(course):
+        return [_endless(course, float(endless[0]))]
     if not wrong or course is None or not _harmed(course):
         return []
     first, second = wrong[0]
@@ -36,13 +44,26 @@ def momentum_too_high(reader: RunReader, cuts: Cuts) -> list[Finding]:
             advice="The first is that of the momentum, usually 0.9, the second that of the size, usually 0.999.",
             evidence=evidence_over(steps, course.probe, course.name, len(course), float(first)),
             cause=True,
-            explains=[
-                "diverging", "exploding", "learning_rate_too_high", "loss_spike", "bad_batch", "worsening",
-                "overfitting", "not_learning", "nonfinite", "dead_units", "labels_unrelated", "plateau",
-            ],
+            explains=EXPLAINS,
             since=steps[0],
         )
-    ]  # fmt: skip
+    ]
+
+
+def _endless(course: Course, momentum: float) -> Finding:
+    steps = int(course.steps[0]), int(course.steps[-1])
+    return Finding(
+        kind="momentum_too_high",
+        severity="warning",
+        title=f"The momentum is {num(momentum)}: nothing of any gradient is ever forgotten",
+        detail="Each step adds its gradient to all before at their full size, so that steps grow without a bound and "
+        f"never slow down. The loss was {num(course.best.value)} at its best and {num(course.end.value)} in the end.",
+        advice="Set momentum to 0.9, or to 0.99 at most with a learning rate ten times lower.",
+        evidence=evidence_over(steps, course.probe, course.name, len(course), momentum),
+        cause=True,
+        explains=EXPLAINS,
+        since=steps[0],
+    )
 
 
 def _harmed(course: Course) -> bool:

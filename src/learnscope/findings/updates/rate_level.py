@@ -39,6 +39,8 @@ def rate_zero(reader: RunReader, cuts: Cuts) -> list[Finding]:
     idle = rates.values == 0
     if len(rates) < cuts.measurements:
         return []
+    if (climbs := _below_zero(rates, cuts)) is not None:
+        return [climbs]
     if not idle[-1]:
         return _idle_groups(rates_of_groups(reader), cuts)
     last = len(rates) - int(np.argmax(~idle[::-1])) if not idle.all() else 0  # of the zeros that reach the end
@@ -49,6 +51,29 @@ def rate_zero(reader: RunReader, cuts: Cuts) -> list[Finding]:
     if moves is not None and moves.ratio[moves.steps - moves.lengths >= since].any():
         return []  # another rate than this one moves the weights
     return [_zero(reader, rates, last, n)]
+
+
+def _below_zero(rates: Series, cuts: Cuts) -> Finding | None:
+    """A rate with the wrong sign, as of a linear decay that goes on past its end: steps lead uphill."""
+    below = rates.values < 0
+    if below.sum() < cuts.measurements:
+        return None
+    since, lowest, n = int(rates.steps[below][0]), float(rates.values.min()), int(below.sum())
+    steps = since, int(rates.steps[below][-1])
+    return Finding(
+        kind="loss_maximised",
+        severity="critical",
+        title=f"The learning rate is below 0 from step {since:,} on: every step leads uphill",
+        detail=f"It was below 0 in {count(n, 'measurement')} of {len(rates):,}, {between(*steps)}, down to "
+        f"{num(lowest)}; the highest was {num(float(rates.values.max()))}.",
+        advice="Look at what sets it: a decay that does not stop at 0, such as 1 − step / total in a run that is "
+        "longer than total. Bound it, as by max(0, …).",
+        evidence=evidence_over(steps, rates.probe, LearningRate.learning_rate, n, lowest),
+        cause=True,
+        explains=[*STANDSTILL, "diverging", "worsening", "overfitting", "learning_rate_too_high", "exploding",
+                  "nonfinite", "loss_spike", "loss_maximised"],
+        since=since,
+    )  # fmt: skip
 
 
 def _zero(reader: RunReader, rates: Series, first: int, n: int) -> Finding:

@@ -10,6 +10,7 @@ from learnscope.findings import analysis
 from learnscope.findings.evidence import evidence_over
 from learnscope.findings.outputs.course import not_meant_to_fall
 from learnscope.findings.ruled_out import said
+from learnscope.findings.updates.broken_by_batch import batch_that_broke
 from learnscope.findings.updates.held_back import decay_of
 from learnscope.quantities.outputs import Loss
 from learnscope.quantities.updates import LearningRate, ParameterChange
@@ -57,7 +58,7 @@ def rate_too_high(reader: RunReader, cuts: Cuts) -> list[Finding]:
     course, moves = loss_course(reader), moves_of(reader)
     if course is None or moves is None or starts_high(reader) or decay_of(reader, cuts) is not None:
         return []
-    harm = _harm(reader, course, cuts)
+    harm = None if batch_that_broke(reader, cuts) is not None else _harm(reader, course, cuts)
     large = None if harm is None else _largest(reader, course, harm)
     if harm is None or large is None or (large.ratio < cuts.large_step and large.overshoot < cuts.overshoot):
         return []

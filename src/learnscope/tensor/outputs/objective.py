@@ -126,9 +126,17 @@ def over_the_batch_known(outputs: Tensor, stride: int) -> bool:
 
 
 def _over_the_batch(rows: Tensor) -> Tensor:
-    """How many columns are probabilities over the examples of the batch, or the logarithms of such."""
+    """How many columns are probabilities over the examples of the batch, or the logarithms of such.
+
+    Or probabilities over parts of it of one size, as the places of each sequence: then all columns add up to the same
+    whole number, that of the parts, and rows do not add up to 1.
+    """
     wide = rows.float() if rows.element_size() < 4 else rows
-    probabilities = (wide.amin(0) >= 0) & ((wide.sum(0) - 1).abs() <= NEAR)
+    totals = wide.sum(0)
+    parts = totals.round().clamp(min=1)
+    whole = ((totals - parts).abs() <= NEAR * parts.sqrt()) & (2 * parts <= len(rows)) & (len(rows) % parts == 0)
+    of_parts = (whole & (parts == parts[0])).all() & (wide.amax() <= 1 + NEAR) & ((wide.sum(1) - 1).abs() > NEAR).any()
+    probabilities = (wide.amin(0) >= 0) & (((totals - 1).abs() <= NEAR) | of_parts)
     near = NEAR * max(1.0, math.log(len(rows)))
     return (probabilities | ((wide.amax(0) <= near) & (wide.logsumexp(0).abs() <= near))).sum()
 

@@ -70,10 +70,20 @@ def _over_the_batch(rows: NDArray[Any], near: float) -> int:
         if not (top <= 1 + near).any():  # most often: some logit of every column is above 1
             return 0
         wide = near * max(1.0, math.log(len(rows)))
-        probabilities = (rows.min(0) >= 0) & (np.abs(rows.sum(0) - 1) <= near)
+        totals = rows.sum(0)
+        probabilities = (rows.min(0) >= 0) & ((np.abs(totals - 1) <= near) | _of_parts(rows, totals, near))
         total = np.exp(np.minimum(rows, 1.0)).sum(0)
         logarithms = (top <= wide) & (np.abs(np.log(np.maximum(total, 1e-30))) <= wide)
     return int((probabilities | logarithms).sum())
+
+
+def _of_parts(rows: NDArray[Any], totals: NDArray[Any], near: float) -> bool:
+    """Whether all columns add up to the same number of parts of one size, and rows do not add up to 1."""
+    parts = np.maximum(np.round(totals), 1)
+    whole = (np.abs(totals - parts) <= near * np.sqrt(parts)) & (2 * parts <= len(rows)) & (len(rows) % parts == 0)
+    if not (whole & (parts == parts[0])).all() or not rows.max() <= 1 + near:
+        return False
+    return bool((np.abs(rows.sum(1) - 1) > near).any())
 
 
 def small_touched(gradient: Tensor) -> Tensor:

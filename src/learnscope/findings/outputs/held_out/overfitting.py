@@ -23,6 +23,12 @@ from learnscope.store.reader import RunReader
 
 CLOSE = 2.0
 """Times the training loss up to which the best holdout loss shows that the same thing was learned."""
+EASIER = 0.9
+"""The same share below which the holdout was easier than the training data at that time, as without wrong labels."""
+WRONG_LABELS = (
+    "Wrong labels among the training data, which are learned by heart in the end: at its best the holdout had a lower "
+    "loss than the training. An ExampleLedger tells which they are. Dropout and augmentation look the same."
+)
 FELL = 0.05
 """Share of its first value by which a holdout loss must have fallen for anything learned to have carried over."""
 NEVER = (
@@ -181,9 +187,14 @@ def _finding(
         else _advice(best, diverging, only_confidence, training, guessing=guessing_run(reader, cuts) is not None),
         evidence=_evidence(label, losses, at, paired),
         # a model that fits the holdout as it fits the training data, and then no longer
-        cause=not diverging and not never and training is not None and 0 < lowest <= CLOSE * training.before,
+        cause=not diverging and not never and training is not None and _alike(lowest, training),
+        alternatives=[WRONG_LABELS] if training is not None and 0 < lowest < EASIER * training.before else [],
         since=int(losses.steps[at + 1]),
     )
+
+
+def _alike(lowest: float, training: TrainingLoss) -> bool:
+    return EASIER * training.before <= lowest <= CLOSE * training.before
 
 
 def never_fell(losses: Series, at: int) -> bool:
