@@ -64,7 +64,8 @@ elsewhere: env
 LOWEST := .venv-lowest/bin/python
 CORE := $(addprefix tests/,cli comparison core earlier faults findings hostile ledger model/landscape model/weights \
 	probes/gradients probes/landscape probes/updates quantities reading report session store tensor)
-NOT_CORE := $(addprefix --ignore tests/,hostile/test_guarantees.py report/adapters session/test_frameworks.py)
+NOT_CORE := $(addprefix --ignore tests/,hostile/test_guarantees.py report/adapters session/test_frameworks.py \
+	cli/test_view.py)
 
 lowest:
 	test -x $(LOWEST) || $(PYTHON) -m venv .venv-lowest
@@ -82,7 +83,7 @@ WITHOUT_TORCH := $(addprefix tests/,earlier store test_intervals.py quantities/t
 	report/telemetry report/updates report/test_figures.py report/test_other_figures.py report/test_report.py)
 # of these folders, the files that train a model
 TRAINING := $(addprefix --ignore tests/,findings/gradients/test_lost.py findings/gradients/test_scale_of_the_loss.py \
-	findings/outputs/test_broken_data.py store/test_run_folder.py)
+	findings/outputs/test_broken_data.py store/test_run_folder.py store/test_manifest.py)
 
 pythons: env
 	for version in $(PYTHONS); do python=.venv-$$version/bin/python; \

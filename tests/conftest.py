@@ -19,7 +19,9 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -53,6 +55,7 @@ TOGETHER = {
     "names": ("contract/test_names.py", "test_architecture.py"),
 }  # fmt: skip
 """Files that one worker runs, as each worker would build again what they share: models, a process to fork from."""
+OF_EXTRAS = ("transformers", "peft", "torchao")
 COUNTED: set[str] = set()
 """The long tests of this run that have counted something."""
 
@@ -71,6 +74,29 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             return next((group for group, places in TOGETHER.items() if place.startswith(places)), file)
 
     return ByGroup(config, log)
+
+
+@contextmanager
+def _skipped_without_extras() -> Iterator[None]:
+    """Where a package of an extra is not installed, as in `make lowest`, what needs it is skipped by name."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name not in OF_EXTRAS or find_spec(error.name) is not None:
+            raise
+        pytest.skip(f"{error.name} is not installed here")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup() -> Generator[None, Any, Any]:
+    with _skipped_without_extras():
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Generator[None, Any, Any]:
+    with _skipped_without_extras():
+        return (yield)
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

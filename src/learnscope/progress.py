@@ -24,15 +24,16 @@ def progress_bar(
     from rich.progress import Progress
 
     console = console or Console(stderr=True)
-    bar = Progress(console=console, transient=True, disable=not (show and console.is_terminal))
+    shown = show and console.is_terminal
+    bar = Progress(console=console, transient=True, disable=not shown)
     shown_from = time.monotonic() + (PATIENCE if after is None else after)
     line = bar.add_task(title, total=None)
     started = False
 
     def update(done: int, total: int) -> None:
         nonlocal started
-        if not started and time.monotonic() < shown_from:
-            return
+        if not shown or (not started and time.monotonic() < shown_from):
+            return  # rich before 14 ends a bar that is not shown with an empty line
         if not started:
             bar.start()
             started = True

@@ -48,3 +48,14 @@ def test_a_damaged_number_of_an_attempt_is_left_out_and_said(written: Path, tmp_
     assert "skipped_steps" not in manifest["attempts"][0]
     assert "threads" not in manifest["environment"]
     assert [problem.split(" ")[0] for problem in problems] == ["environment.threads", "attempts.skipped_steps"]
+
+
+def test_a_run_without_attempts_or_probes_has_none_of_them(written: Path, tmp_path: Path) -> None:
+    """Null, or nothing at all: readers are given an empty list and an empty object."""
+    for damage in ({"attempts": None, "probes": None}, {}):
+        body = {
+            key: value for key, value in json.loads(written.read_text()).items() if key not in ("attempts", "probes")
+        }
+        (tmp_path / "run.json").write_text(json.dumps(body | damage))
+        manifest, _ = read_manifest(tmp_path / "run.json")
+        assert (manifest["attempts"], manifest["probes"]) == ([], {})

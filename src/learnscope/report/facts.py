@@ -53,8 +53,8 @@ def _model(model: dict[str, Any]) -> str:
     if not model:
         return "not recorded"
     parts = [str(model.get("class", "model"))]
-    if "parameters" in model:
-        parts.append(f"{model['parameters']:,} parameters in {count(int(model.get('tensors', 0)), 'tensor')}")
+    if model.get("parameters") is not None:
+        parts.append(f"{model['parameters']:,} parameters in {count(model.get('tensors') or 0, 'tensor')}")
     if model.get("layers"):
         parts.append(count(len(model["layers"]), "layer"))
     if model.get("dtypes"):

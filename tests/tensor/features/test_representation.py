@@ -133,6 +133,7 @@ def test_equal_confidences_share_a_bin() -> None:
 
 
 def test_brier_against_scikit_learn() -> None:
+    pytest.importorskip("sklearn", minversion="1.7", reason="of several classes")
     logits, targets = 3 * noise(200, 4), torch.arange(200) % 4
     p = class_probabilities(logits)
     expected = brier_score_loss(targets.numpy(), p.numpy(), labels=[0, 1, 2, 3], scale_by_half=False)

@@ -23,7 +23,8 @@ EXPLAINS = (
 @analysis(place=12, check="momentum", needs=[Loss.loss], at_least=FEWEST)
 def momentum_too_high(reader: RunReader, cuts: Cuts) -> list[Finding]:
     """β₁ above β₂, as when the two were exchanged, or a momentum of 1, beside a loss that rises or jumps."""
-    betas = [pair for pair in options_of(reader, "betas") if isinstance(pair, list | tuple) and len(pair) == 2]
+    given = [pair for pair in options_of(reader, "betas") if isinstance(pair, list | tuple) and len(pair) == 2]
+    betas = [pair for pair in given if all(isinstance(beta, int | float) for beta in pair)]
     wrong = [pair for pair in betas if pair[0] >= cuts.long_momentum and pair[0] > pair[1]]
     course = loss_course(reader)
     endless = [value for value in options_of(reader, "momentum") if isinstance(value, int | float) and value >= 1]
