@@ -22,7 +22,7 @@ the same too."""
 
 @analysis(place=11, check="gradients that change", needs=[GradientFlow.norm, Loss.loss], at_least="measurements")
 def left_over(reader: RunReader, cuts: Cuts) -> list[Finding]:
-    """Norms of all layers that are equal to the last digit, beside losses that differ."""
+    """Norms of layers with frozen weights, all equal to the last digit, beside losses that differ."""
     norms, course = grid(reader, GradientFlow.norm, stage="stepped"), loss_course(reader)
     if course is None or len(norms.steps) < 2 * cuts.measurements or len(norms.scopes) < 2:
         return []
@@ -32,6 +32,9 @@ def left_over(reader: RunReader, cuts: Cuts) -> list[Finding]:
         return []
     steps, n = (int(norms.steps[0]), int(norms.steps[-1])), len(norms.steps)
     names = [scope for scope, some in zip(norms.scopes, there, strict=True) if some]
+    frozen = [f".{name}" for name in (reader.manifest.get("model") or {}).get("frozen") or []]
+    if not all(any(f".{layer}." in name for name in frozen) for layer in names):
+        return []
     return [
         Finding(
             kind="no_gradient",
