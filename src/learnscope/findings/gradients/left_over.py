@@ -26,7 +26,7 @@ def left_over(reader: RunReader, cuts: Cuts) -> list[Finding]:
     norms, course = grid(reader, GradientFlow.norm, stage="stepped"), loss_course(reader)
     if course is None or len(norms.steps) < 2 * cuts.measurements or len(norms.scopes) < 2:
         return []
-    there = (norms.values > 0).any(axis=0)
+    there = np.asarray((norms.values > 0).any(axis=0))
     same = bool(np.isfinite(norms.values).all() and (norms.values == norms.values[0]).all())
     if not same or there.sum() < 2 or float(course.values.std()) <= VARIES * abs(float(course.values.mean())):
         return []

@@ -126,7 +126,8 @@ def _finding(reader: RunReader, found: Broken, n: int) -> Finding:
         advice=f"Look at the examples of step {found.step:,}: values that are not scaled, a file that was read "
         "wrongly, wrong targets. Go on from a checkpoint before it without them. Clipping limits what such a batch can "
         "do.",
-        evidence=evidence_over((found.step, found.step), Loss.probe, Loss.loss, n, found.value),
+        evidence=evidence_over((found.step, found.step), Loss.probe, Loss.loss, n,
+                               found.level if found.value is None else found.value),
         cause=True,
         explains=[
             "diverging", "worsening", "loss_spike", "exploding", "nonfinite", "dead_units", "zero_gradients",

@@ -181,8 +181,8 @@ def groups_of(reader: RunReader) -> list[Group]:
         recorded = rates_of(reader, "group", name)
         rate = float(np.median(recorded.values)) if len(recorded) else entry.get("lr")
         rate = float(rate) if isinstance(rate, int | float) else None
-        tensors = int(entry.get("tensors", 0))
-        groups[name] = Group(name, user_name, list(entry["layers"]), tensors, rate, len(recorded))
+        tensors, layers = int(entry.get("tensors") or 0), list(entry.get("layers") or [])
+        groups[name] = Group(name, user_name, layers, tensors, rate, len(recorded))
     return list(groups.values())
 
 
