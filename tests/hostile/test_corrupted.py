@@ -127,7 +127,7 @@ def kinds_of(texts: list[str]) -> list[str]:
 
 @pytest.mark.parametrize("form", ["lines", "compacted"])
 def test_a_corrupted_folder_is_read_or_refused(form: str, sound: Path, compacted: Path, tmp_path: Path) -> None:
-    fuzz(sound if form == "lines" else compacted, tmp_path, SEEDS, slow_every=10)
+    fuzz(sound if form == "lines" else compacted, tmp_path, SEEDS, slow_every=20)
 
 
 @pytest.mark.soak

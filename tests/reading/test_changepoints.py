@@ -106,3 +106,19 @@ def test_reading_a_run_does_not_import_the_segmentation() -> None:
     program = "import sys, learnscope.findings; print('ruptures' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_segmentation_is_that_of_ruptures(seed: int) -> None:
+    """The same cost, and the same places where no other segmentation costs as much."""
+    import ruptures
+
+    from learnscope.reading.changepoints import _least_cost
+
+    rng = np.random.default_rng(seed)
+    levels = np.repeat(rng.normal(0, 2, 1 + seed), 50)
+    series = levels + rng.normal(0, 0.5, len(levels))
+    for min_size, cost in ((2, 0.5), (5, 3.0), (10, 1e6)):
+        search = ruptures.KernelCPD(kernel="linear", min_size=min_size)
+        theirs = search.fit(series.reshape(-1, 1)).predict(pen=cost)[:-1]
+        assert _least_cost(series, cost, min_size) == theirs

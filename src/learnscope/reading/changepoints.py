@@ -112,11 +112,29 @@ def _best_split(rows: Floats, min_size: int) -> Floats:
 
 
 def _segment(series: Floats, cost: float, min_size: int, method: str) -> list[int]:
-    import ruptures  # slow to import, and most runs ask nothing of it
-
     if method == "PELT":
-        search = ruptures.KernelCPD(kernel="linear", min_size=min_size)  # PELT with the squared error, in C
-    else:
-        search = ruptures.Binseg(model="l2", min_size=min_size, jump=1)
-    ends = search.fit(series.reshape(-1, 1)).predict(pen=cost)
+        return _least_cost(series, cost, min_size)
+    import ruptures  # takes a second to import, and few runs are so long
+
+    ends = ruptures.Binseg(model="l2", min_size=min_size, jump=1).fit(series.reshape(-1, 1)).predict(pen=cost)
     return [int(end) for end in ends[:-1]]
+
+
+def _least_cost(series: Floats, cost: float, min_size: int) -> list[int]:
+    """The optimum that PELT finds, by the recursion that it prunes:
+    least(t) = min over s of least(s) + squares(s, t) + cost."""
+    n = len(series)
+    sums, squares = (np.concatenate([[0.0], np.cumsum(each)]) for each in (series, series**2))
+    least, before = np.full(n + 1, np.inf), np.zeros(n + 1, dtype=np.intp)
+    least[0] = -cost
+    for end in range(min_size, n + 1):
+        starts = slice(0, end - min_size + 1)
+        length = end - np.arange(starts.stop)
+        within = squares[end] - squares[starts] - (sums[end] - sums[starts]) ** 2 / length
+        total = least[starts] + within + cost
+        before[end] = np.argmin(total)
+        least[end] = total[before[end]]
+    places: list[int] = []
+    while (n := int(before[n])) > 0:
+        places.append(n)
+    return places[::-1]

@@ -161,9 +161,10 @@ def test_half_precision_is_widened(dtype: torch.dtype) -> None:
     assert model.bn.running_mean is bn_buffer
     with twice_differentiable(model, widen=False):
         own = Landscape(model, TupleTask(), batches, trainable(model))
-        rough = matrix_of(own)
+        # a few of its rows: convolutions in half precision take long
+        rough = np.stack([own.product(row) for row in np.eye(own.n)[:: max(1, own.n // 8)]])
     assert str(dtype).endswith(own.dtype)
-    assert 1e-6 < np.abs(rough - matrix).max() < 0.05
+    assert 1e-6 < np.abs(rough - matrix[:: max(1, own.n // 8)]).max() < 0.05
 
 
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
