@@ -176,7 +176,8 @@ def test_every_combination_of_special_values(form: Form) -> None:
 @given(data=st.data())
 def test_awkward_inputs(data: st.DataObject) -> None:
     dtypes = st.sampled_from([torch.float32, torch.bfloat16, torch.float16, torch.float64])
-    entry = st.floats(width=32) | st.sampled_from(SPECIAL)
+    # one NaN alone: which bits another keeps when it is converted to half precision and back is the processor's affair
+    entry = st.floats(width=32, allow_nan=False) | st.sampled_from(SPECIAL)
     new, old = [], []
     for _ in range(data.draw(st.integers(0, 4))):
         shape = data.draw(st.lists(st.integers(0, 5), max_size=3))
