@@ -1,0 +1,42 @@
+"""What a new user is told with default probes and a holdout, of a net that stays at chance."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from sklearn.datasets import load_digits
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import learnscope as ls
+
+
+def trained(folder: Path, x: Tensor, y: Tensor, holdout: list[tuple[Tensor, Tensor]], steps: int) -> ls.Run:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 10))
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+    order = torch.Generator().manual_seed(0)
+    with ls.watch(model, optimizer, run=folder, holdout=holdout) as w:
+        for _ in range(steps):
+            rows = torch.randint(len(x), (32,), generator=order)
+            loss = F.cross_entropy(model(x[rows]), y[rows])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            w.log(loss=loss)
+    return ls.open_run(folder)
+
+
+def digits() -> tuple[Tensor, Tensor]:
+    x, y = load_digits(return_X_y=True)
+    return torch.tensor(x, dtype=torch.float32) / 16, torch.tensor(y)
+
+
+def test_a_net_at_chance_is_told_first_that_it_does_not_learn(tmp_path: Path) -> None:
+    x, _ = digits()
+    y = torch.randint(10, (1797,), generator=torch.Generator().manual_seed(2))
+    noise = torch.zeros_like(x)  # nothing to tell the targets apart by
+    first = trained(tmp_path / "run", noise[:1000], y[:1000], [(noise[1000:1400], y[1000:1400])], 200).findings()[0]
+    assert first.severity != "info"
+    assert first.kind in ("labels_unrelated", "not_learning", "majority_guess")
