@@ -15,7 +15,8 @@ import torch
 from torch import nn
 
 import learnscope as ls
-from learnscope.sinks.tensorboard import KINDS
+from learnscope.sinks.selection import KINDS
+from sinks.made import finding
 
 Point = tuple[int, float, float]
 LABELS = ("stage", "threshold", "rounding", "dtype", "unit")
@@ -162,7 +163,7 @@ def test_a_file_of_the_same_second_is_read_first(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:no state was saved")
-@pytest.mark.parametrize("steps", [10, 60])
+@pytest.mark.parametrize("steps", [60, pytest.param(10, marks=pytest.mark.soak)])
 def test_a_resumed_run_replaces_what_it_supersedes(tmp_path: Path, steps: int) -> None:
     model, optimizer = make()
     for resume in (False, True):
@@ -179,6 +180,40 @@ def test_a_resumed_run_replaces_what_it_supersedes(tmp_path: Path, steps: int) -
     assert {tag: [(s, v) for s, _, v in points] for tag, points in found.items()} == {
         tag: [(s, v) for s, _, v in points] for tag, points in frame.items()
     }
+
+
+def test_many_layers_are_summed_up_unless_everything_is_asked_for(tmp_path: Path) -> None:
+    layers = [f"h.{i}" for i in range(48)]
+    column = ls.Column("norm", [float(i) for i in range(48)], {"stage": "stepped"})
+    tables = [ls.Table("layer", layers, [column])]
+    many = ls.Record(probe="GradientFlow", step=1, phase="", source="", time=0.0, cost=0.0, tables=tables)
+    summed = {f"layers-{name}": value for name, value in {"min": 0.0, "median": 23.5, "max": 47.0}.items()}
+    largest = {f"h.{i}": float(i) for i in (45, 46, 47)}
+    assert {tag: points[0][2] for tag, points in write(tmp_path / "few", many).items()} == {
+        f"GradientFlow/norm/{name} (stage=stepped)": value for name, value in (summed | largest).items()
+    }
+    assert len(write(tmp_path / "all", many, everything=True)) == 48
+
+
+def test_alerts_are_texts(tmp_path: Path) -> None:
+    reader = import_module("tensorboard.backend.event_processing.event_accumulator")
+    sink = ls.TensorBoardSink(tmp_path)
+    sink.write(record(5, one("x", 1.0)))
+    sink.alert(finding())
+    sink.close()
+    events = reader.EventAccumulator(str(tmp_path))
+    events.Reload()
+    assert events.PluginTagToContent("text").keys() == {"learnscope/alerts/nonfinite/text_summary"}
+    (event,) = events.Tensors("learnscope/alerts/nonfinite/text_summary")
+    assert event.step == 5
+    assert event.tensor_proto.string_val[0].decode().startswith("**critical: The loss is NaN**")
+
+
+def test_a_folder_or_a_writer(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="pass one"):
+        ls.TensorBoardSink()
+    with pytest.raises(ValueError, match="pass one"):
+        ls.TensorBoardSink(tmp_path, writer=object())
 
 
 def test_closing_writes_what_is_waiting_and_closing_twice_does_nothing(tmp_path: Path) -> None:

@@ -6,14 +6,16 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from typing import Any, ParamSpec, Protocol, TypeVar
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 
 from learnscope.core.probe import ProbeWarning
-from learnscope.model.guard import preserve_rng
 from learnscope.record import SKIPPED, Record, nonfinite
-from learnscope.sinks.base import Sink
+from learnscope.session.telling.passing import Passing
 from learnscope.store.backend import WRITE_ERRORS, Backend, LinesLost
+
+if TYPE_CHECKING:
+    from learnscope.sinks.base import Sink
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -56,7 +58,7 @@ class Writer:
         """Whether this is the copy of a session in a forked child, which does nothing."""
         self._pause, self._next_note = FIRST_NOTE, time.time() + FIRST_NOTE
         self._warned: set[str] = set()
-        self._known_sinks: set[int] = set()
+        self.passing = Passing(self.sinks, self.warn, strict=strict)
 
     @property
     def written(self) -> int:
@@ -95,8 +97,7 @@ class Writer:
         """Pass a record to the run, where it waits to be written, and to the sinks."""
         self.backend.append_later(record.to_json())
         self.last_step = max(self.last_step, record.step - (record.phase == SKIPPED))
-        for sink in self.sinks:
-            self._pass_on(record, sink)
+        self.passing.write(record)
 
     def write_in_time(self, now: float) -> None:
         """Write the records that wait if nothing was written for long, and now and then how many there are.
@@ -125,6 +126,7 @@ class Writer:
                 if self.strict:
                     raise
                 self.warn("store", f"a record could not be written ({error}); training goes on, records are being lost")
+            self.passing.release()
         if self.alerts is not None:
             self.alerts.look()
 
@@ -143,17 +145,6 @@ class Writer:
                 put_off, self.after_writing = self.after_writing, None  # it writes too, and must not come again
                 if put_off is not None:
                     put_off()
-
-    def _pass_on(self, record: Record, sink: Sink) -> None:
-        known = id(sink) in self._known_sinks
-        try:
-            with nullcontext() if known else preserve_rng():  # as Bound.first_time
-                self._known_sinks.add(id(sink))
-                sink.write(record)
-        except Exception:  # a sink is foreign code: its failure is reported, not passed on
-            if self.strict:
-                raise
-            self.warn(f"sink {id(sink)}", f"{type(sink).__name__} failed:\n{traceback.format_exc()}")
 
     def store_file(self, name: str, action: Callable[[], R]) -> R | None:
         """Write another file of the run; if that fails, training goes on without it, and the run says so."""
@@ -196,7 +187,12 @@ class Writer:
         manifest = self.backend.last_manifest()
         if not manifest:  # a session that writes no run
             return
-        counts = {"records": {"written": self.written, "lost": self.lost}, "files_lost": self.files_lost}
+        counts: dict[str, Any] = {
+            "records": {"written": self.written, "lost": self.lost},
+            "files_lost": self.files_lost,
+        }
+        if accounts := self.passing.accounts():
+            counts["sinks"] = accounts
         manifest["attempts"][-1] |= {**counts, "memories": self.memories(), **facts}
         self.backend.put_manifest(manifest if status is None else {**manifest, "status": status})
 
@@ -204,13 +200,6 @@ class Writer:
         if key not in self._warned:
             self._warned.add(key)
             warnings.warn(message, ProbeWarning, stacklevel=3)
-
-    def close_sinks(self) -> None:
-        for sink in self.sinks:
-            try:
-                sink.close()
-            except Exception:  # noqa: BLE001  (as in _pass_on)
-                self.warn(f"sink {id(sink)}", f"{type(sink).__name__} failed to close:\n{traceback.format_exc()}")
 
 
 def is_alarming(record: Record) -> bool:

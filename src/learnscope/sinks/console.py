@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from typing import ClassVar
 
 from rich.console import Console
 
@@ -15,6 +16,9 @@ DEFAULT_NAMES = ("loss", "norm", "learning_rate", "holdout_loss", "holdout_accur
 
 class ConsoleSink:
     """Prints at most one line every `seconds`, with the latest values of `names`."""
+
+    direct: ClassVar[bool] = True
+    """A terminal takes no time, and what is printed stands where the loop was."""
 
     def __init__(
         self,

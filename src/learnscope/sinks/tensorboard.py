@@ -2,63 +2,122 @@
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from collections.abc import Iterable, Mapping
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from learnscope.record import Label, Record
+from learnscope.record import Finding, Label, Record
+from learnscope.sinks.base import load
+from learnscope.sinks.selection import KINDS, Number, Selection
 
-KINDS = ("model", "group", "named", "layer")
 FLUSH_SECONDS = 10.0
 """How long a number may wait before TensorBoard sees it; the default of two minutes is long for a live run."""
 LATE = 32
 """Steps by which records may be out of order, since some numbers are read later than others."""
+_DT_STRING = 7
+"""A text, as tensorboard.compat.proto.types_pb2 numbers it."""
 
 
 class TensorBoardSink:
-    """Writes every number of a record at its step and time, under a tag.
+    """Writes the numbers of a record at its step and time, under a tag.
 
     | number | tag |
     |---|---|
     | model-wide | `GradientFlow/norm` |
     | of a layer, group, … | `GradientFlow/norm/encoder.0` |
+    | of more than four layers, summed up | `GradientFlow/norm/layers-min`, `layers-median`, `layers-max` |
     | with labels | `GradientFlow/norm (stage=stepped)`, labels in alphabetical order |
     | of a scope with the name of an earlier one of another kind | `GradientFlow/norm/head (kind=named)` |
 
-    A number that was not measured or is not finite is left out. TensorBoard keeps float32.
+    Of more than four layers the largest few are written beside the summary, as [docs/sinks.md](../../../docs/sinks.md)
+    says. A number that was not measured or is not finite is left out. TensorBoard keeps float32. Alerts are texts,
+    `learnscope/alerts/nonfinite`.
 
     Args:
         log_dir: the folder for the event files; `tensorboard --logdir` shows it, or the folder above it.
+        writer: in place of a folder, a `SummaryWriter` that is open already; it is not closed by the sink.
         kinds: which tables to write. Those of single tensors are many and left out by default.
+        everything: write every number of the tables, not only summaries and the largest of many layers.
     """
 
-    def __init__(self, log_dir: str | os.PathLike[str], *, kinds: Iterable[str] = KINDS) -> None:
-        self.log_dir, self.kinds = os.fspath(log_dir), frozenset([kinds] if isinstance(kinds, str) else kinds)
-        self._events = _load("tensorboard.compat.proto.event_pb2")
-        writing = _load("tensorboard.summary.writer.event_file_writer")
-        _wait_for_a_name_of_its_own(Path(self.log_dir))
-        self._writer = writing.EventFileWriter(self.log_dir, max_queue_size=100, flush_secs=FLUSH_SECONDS)
+    def __init__(
+        self, log_dir: str | os.PathLike[str] | None = None, *, writer: Any = None, kinds: Iterable[str] = KINDS,
+        everything: bool = False,
+    ) -> None:  # fmt: skip
+        if (log_dir is None) == (writer is None):
+            raise ValueError("TensorBoardSink writes to a folder, log_dir, or to a SummaryWriter, writer=: pass one")
+        self._selection = Selection(kinds, everything)
         self._tags: dict[tuple[Any, ...], str] = {}
         self._kind_of: dict[str, str] = {}
+        self._events: EventFiles | OpenWriter = OpenWriter(writer) if log_dir is None else EventFiles(log_dir)
+        self._step = 0
+
+    def write(self, record: Record) -> None:
+        self._step = max(self._step, record.step)
+        numbers = (number for number in self._selection.numbers(record) if number.value is not None)
+        self._events.write({self._tag(number): number.value for number in numbers}, record)  # type: ignore[misc]
+
+    def alert(self, finding: Finding) -> None:
+        text = f"**{finding.severity}: {finding.title}**\n\n{finding.detail}\n\n{finding.advice}"
+        self._events.tell(f"learnscope/alerts/{finding.kind}", text, self._step)
+
+    def close(self) -> None:
+        """Write what is still pending. Closing twice does nothing."""
+        self._events.close()
+
+    def _tag(self, number: Number) -> str:
+        key = number.identity
+        tag = self._tags.get(key)
+        if tag is None:
+            scope = number.scope if number.summary is None else f"{number.kind}s-{number.summary}"
+            tag = tag_of(number.probe, number.name, number.kind, scope, number.labels)
+            if self._kind_of.setdefault(tag, number.kind) != number.kind:
+                tag = tag_of(number.probe, number.name, number.kind, scope, {"kind": number.kind, **number.labels})
+            self._tags[key] = tag
+        return tag
+
+
+class OpenWriter:
+    """A `SummaryWriter` of somebody else."""
+
+    def __init__(self, writer: Any) -> None:
+        self._writer = writer
+
+    def write(self, values: Mapping[str, float], record: Record) -> None:
+        for tag, value in values.items():
+            self._writer.add_scalar(tag, value, global_step=record.step, walltime=record.time)
+
+    def tell(self, tag: str, text: str, step: int) -> None:
+        self._writer.add_text(tag, text, global_step=step)
+
+    def close(self) -> None:
+        """What was written is there; the writer stays open."""
+        self._writer.flush()
+
+
+class EventFiles:
+    """An event file of our own. After a resume, TensorBoard drops what the earlier attempt wrote from there on."""
+
+    def __init__(self, log_dir: str | os.PathLike[str]) -> None:
+        self.log_dir = os.fspath(log_dir)
+        self._protos = _load("tensorboard.compat.proto.event_pb2")
+        self._writing = _load("tensorboard.summary.writer.event_file_writer")
+        _wait_for_a_name_of_its_own(Path(self.log_dir))
+        self._writer = self._writing.EventFileWriter(self.log_dir, max_queue_size=100, flush_secs=FLUSH_SECONDS)
         self._attempt = 0
         self._held: list[Any] = []
         self._closed = False
 
-    def write(self, record: Record) -> None:
+    def write(self, values: Mapping[str, float], record: Record) -> None:
         if self._closed:
             raise ValueError(f"the TensorBoardSink of {self.log_dir} is closed: give every session its own sink")
-        event = self._events.Event(wall_time=record.time, step=record.step)
-        wanted = (table for table in record.tables if table.kind in self.kinds)
-        for row in (row for table in wanted for row in table.rows()):
-            if row.value is not None and math.isfinite(row.value):
-                tag = self._tag(record.probe, row.name, row.kind, row.scope, row.labels)
-                event.summary.value.add(tag=tag, simple_value=row.value)
-        if not event.summary.value:
+        if not values:
             return
+        event = self._protos.Event(wall_time=record.time, step=record.step)
+        for tag, value in values.items():
+            event.summary.value.add(tag=tag, simple_value=value)
         if record.attempt > self._attempt:
             self._release()
             self._attempt = record.attempt
@@ -70,8 +129,16 @@ class TensorBoardSink:
         else:
             self._writer.add_event(event)
 
+    def tell(self, tag: str, text: str, step: int) -> None:
+        event = self._protos.Event(wall_time=time.time(), step=step)
+        value = event.summary.value.add(tag=f"{tag}/text_summary")
+        value.metadata.plugin_data.plugin_name = "text"
+        value.tensor.dtype = _DT_STRING
+        value.tensor.string_val.append(text.encode())
+        value.tensor.tensor_shape.dim.add(size=1)
+        self._writer.add_event(event)
+
     def close(self) -> None:
-        """Write what is still pending. Closing twice does nothing."""
         if not self._closed:
             self._closed = True
             self._release()
@@ -82,21 +149,11 @@ class TensorBoardSink:
         if not self._held:
             return
         first = min(self._held, key=lambda event: int(event.step))
-        began = self._events.SessionLog(status=self._events.SessionLog.START)
-        self._writer.add_event(self._events.Event(wall_time=first.wall_time, step=first.step, session_log=began))
+        began = self._protos.SessionLog(status=self._protos.SessionLog.START)
+        self._writer.add_event(self._protos.Event(wall_time=first.wall_time, step=first.step, session_log=began))
         for event in self._held:
             self._writer.add_event(event)
         self._held = []
-
-    def _tag(self, probe: str, name: str, kind: str, scope: str, labels: Mapping[str, Label]) -> str:
-        key = (probe, name, kind, scope, *labels.items())
-        tag = self._tags.get(key)
-        if tag is None:
-            tag = tag_of(probe, name, kind, scope, labels)
-            if self._kind_of.setdefault(tag, kind) != kind:
-                tag = tag_of(probe, name, kind, scope, {"kind": kind, **labels})
-            self._tags[key] = tag
-        return tag
 
 
 def tag_of(probe: str, name: str, kind: str, scope: str, labels: Mapping[str, Label]) -> str:
@@ -118,9 +175,4 @@ def _wait_for_a_name_of_its_own(folder: Path) -> None:
 
 
 def _load(module: str) -> Any:
-    try:
-        return import_module(module)
-    except ImportError as error:
-        raise ImportError(
-            f"TensorBoardSink needs TensorBoard: pip install learnscope[tensorboard] ({error})"
-        ) from error
+    return load(module, "TensorBoardSink", "TensorBoard", "tensorboard")

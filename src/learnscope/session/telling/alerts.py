@@ -6,7 +6,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from learnscope.characters import visible
 from learnscope.model.guard import preserve_rng
@@ -35,6 +35,9 @@ class TrainingStopped(RuntimeError):
 class Alerts:
     """Judges the run when records were written, and tells each finding once. It is one of the session's sinks."""
 
+    direct: ClassVar[bool] = True
+    unlisted: ClassVar[bool] = True
+
     def __init__(self, writer: Writer, to: AlertsTo, stop_on: Iterable[str], *, raises: bool) -> None:
         self.told: list[Finding] = []
         self.stops: Finding | None = None
@@ -58,6 +61,8 @@ class Alerts:
         self._may_hurry = True
         self._urgent = self._judging = self._failed = False
         self._hooks: list[Any] = []
+        self._too_early = False
+        """Whether something was found of which a step later more will be known."""
         with preserve_rng():  # what is imported may draw
             from learnscope.findings import alerts as judging
             from learnscope.findings import analyses
@@ -94,7 +99,8 @@ class Alerts:
         finally:
             self._judging = self._urgent = False
             self._broke_at = None
-            self._may_hurry = regular  # once between two regular judgements: it may have been for nothing
+            # once between two regular judgements: it may have been for nothing, unless it only came too early
+            self._may_hurry = regular or self._too_early
             took = time.perf_counter() - started
             self.cost += took
             self._next = started + took + max(SHORTEST_PAUSE, took / SHARE)
@@ -102,6 +108,7 @@ class Alerts:
     def _judge(self, *, last: bool) -> None:
         run = self._rules.as_it_is_now(self._run)
         found = list(self._rules.alarming(run))
+        self._too_early = False
         for name, finding in found:
             key = name if name == "nonfinite" else finding.fingerprint  # NaN spreads: its first place is told
             if key in self._known or self._is_old(finding):
@@ -110,6 +117,8 @@ class Alerts:
                 self._known.add(key)
                 cause = self._rules.with_its_cause(run, finding)
                 self._tell(name, finding if self._is_old(cause) else cause)
+            else:
+                self._too_early |= name in self._rules.AT_ONCE
         self._seen_once = {finding.fingerprint for _, finding in found}
 
     def _is_old(self, finding: Finding) -> bool:

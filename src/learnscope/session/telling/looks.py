@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from learnscope.findings.examples.notable import show_notable
 from learnscope.probes.examples.example_ledger import ExampleLedger
+from learnscope.session.ending import is_hurried
 from learnscope.session.engine import Engine
-
-_HURRIED = ("terminated by ", "interrupted by KeyboardInterrupt")
-"""How a session ends whose process is to end now: a signal may have come in the middle of the data set's own code."""
 
 
 def keep_looks(engine: Engine, status: str) -> None:
@@ -17,7 +15,7 @@ def keep_looks(engine: Engine, status: str) -> None:
     """
     ledgers = [bound.probe for bound in engine.bound if isinstance(bound.probe, ExampleLedger)]
     show = next((ledger.show for ledger in ledgers if ledger.show is not None), None)
-    if show is None or status.startswith(_HURRIED):
+    if show is None or is_hurried(status):  # a signal may have come in the middle of the data set's own code
         return
     task = engine.subject.task
     view = None if task is None else task.show
