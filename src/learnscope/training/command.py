@@ -115,7 +115,7 @@ def _prepare(config: Config, checkpoint: Path | None, screen: Any, lines: Any) -
 
     logs = Path(config.tracker.tracking_output_dir or folder)
     holdout = holdout_batches(trainer, data.holdout, config.training.method)
-    tracking = TrackingCallback(folder / RUN, logs, config.tracker, holdout, resume=resume, say=screen.say)
+    tracking = TrackingCallback(folder / RUN, logs, config.tracker, holdout, say=screen.say)
     trainer.add_callback(tracking)
     return trainer, tracking
 
