@@ -119,7 +119,7 @@ def _said(variant: str, found: dict[str, Finding]) -> None:
         assert "is no way out" in found["overfitting"].advice
 
 
-@pytest.mark.parametrize("variant", ["healthy", "frozen", "leak"])
+@pytest.mark.parametrize("variant", ["healthy", pytest.param("frozen", marks=pytest.mark.soak), "leak"])
 def test_a_watched_run_says_the_same(variant: str, story: ModuleType) -> None:
     torch.manual_seed(SEED)
     digits = story.Digits(SEED)

@@ -1,11 +1,12 @@
 """Run the zoo and print what the findings say of each case.
 
-    python tests/zoo/run.py [--only NAME …] [--faults | --healthy] [--half tuning|judged|unseen|blind|second] [-j 2]
-        [--quick] [--keep] [--again FILE]
+    python tests/zoo/run.py [--only NAME …] [--faults | --healthy] [--half tuning|judged|unseen|blind|second|third]
+        [-j 2] [--quick] [--keep] [--again FILE] [--trainings FOLDER]
 
 `--only` takes parts of names. `--quick` runs the first seed of each case. The verdicts are written as JSON, by default
 to runs/zoo.json; with `--keep`, as `make zoo` does, to docs/zoo.json, and the table into docs/diagnosis.md. `--again`
-runs nothing and takes the verdicts of a file.
+runs nothing and takes the verdicts of a file. With `--trainings` every training is kept in that folder, and one that is
+there already is only judged again: to see what a change of the findings does, in a minute.
 """
 
 from __future__ import annotations
@@ -44,12 +45,12 @@ def chosen(options: argparse.Namespace) -> list[Case]:
     ]
 
 
-def run_all(work: list[tuple[str, int]], jobs: int) -> Iterator[Verdict]:
+def run_all(work: list[tuple[str, int]], jobs: int, room: Path | None) -> Iterator[Verdict]:
     if jobs <= 1:
-        yield from (run_case(name, seed) for name, seed in work)
+        yield from (run_case(name, seed, room) for name, seed in work)
         return
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        for done in as_completed([pool.submit(run_case, name, seed) for name, seed in work]):
+        for done in as_completed([pool.submit(run_case, name, seed, room) for name, seed in work]):
             yield done.result()
 
 
@@ -75,12 +76,14 @@ def main() -> int:
     parser.add_argument("--json", type=Path, default=ROOT / "runs" / "zoo.json")
     parser.add_argument("--keep", action="store_true", help="in docs/")
     parser.add_argument("--again", type=Path, help="verdicts of an earlier run")
+    parser.add_argument("--trainings", type=Path, help="kept there, and judged again if they are there")
     options = parser.parse_args()
     cases = chosen(options)
     kept = ROOT / "docs" / "zoo.json" if options.keep else options.json
     kept.parent.mkdir(parents=True, exist_ok=True)
     verdicts = []
-    for verdict in earlier(options.again) if options.again else run_all(work(cases, options.quick), options.jobs):
+    trainings = work(cases, options.quick)
+    for verdict in earlier(options.again) if options.again else run_all(trainings, options.jobs, options.trainings):
         verdicts.append(verdict)
         verdicts.sort(key=lambda one: (one.name, one.seed))
         print(line(verdict), flush=True)

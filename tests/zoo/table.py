@@ -28,11 +28,11 @@ def share(part: int, whole: int) -> str:
     return f"{part} of {whole} ({part / whole:.0%})" if whole else "none"
 
 
-PARTS = ("tuning", "judged", "unseen", "blind", "second")
+PARTS = ("tuning", "judged", "unseen", "blind", "second", "third")
 
 
 def figures(cases: Sequence[Case], verdicts: Sequence[Verdict]) -> list[tuple[str, ...]]:
-    """For each figure: its name, of the tuning half, of the judged half, of unseen, blind and second cases, of all."""
+    """For each figure: its name, and what it is of each of the parts and of all."""
     faults = {case.name for case in cases if not case.healthy}
     groups = [*([v for v in verdicts if v.half == part] for part in PARTS), list(verdicts)]
     ill = [[v for v in group if v.name in faults and v.outcome != "broken"] for group in groups]
@@ -96,7 +96,7 @@ def counted(words: Iterable[str]) -> str:
 
 def as_markdown(cases: Sequence[Case], verdicts: Sequence[Verdict]) -> str:
     runs = by_name(verdicts)
-    lines = ["| | tuning half | judged half | unseen | blind | second | all |", "|---" * 7 + "|"]
+    lines = ["| | tuning half | judged half | unseen | blind | second | third | all |", "|---" * 8 + "|"]
     lines += [f"| {' | '.join(row)} |" for row in figures(cases, verdicts)]
     lines += [
         "",

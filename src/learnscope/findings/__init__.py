@@ -14,6 +14,7 @@ from importlib import import_module
 
 from learnscope.findings.explained import explained
 from learnscope.quantities import Quantity
+from learnscope.reading.course.trainers import TRAINING_SET, holdout_source
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.gather import one_pass
 from learnscope.record import Finding
@@ -35,6 +36,7 @@ class Declared:
     needs: tuple[Need, ...]
     at_least: int | str
     unless: Unless
+    described: tuple[str, ...] = ()
 
 
 _DECLARED: dict[Analysis, Declared] = {}
@@ -54,6 +56,12 @@ def no_training(reader: RunReader) -> str | None:
     return "a finished model was examined, and nothing was trained" if audited else None
 
 
+def no_held_out(reader: RunReader) -> str | None:
+    """Why checks of data that are not trained on do not apply to a run."""
+    sampled = holdout_source(reader) == TRAINING_SET
+    return no_training(reader) or ("the holdout is a sample of the training set" if sampled else None)
+
+
 def not_an_audit(reader: RunReader) -> str | None:
     """Why checks of a finished model do not apply to a run."""
     return None if reader.manifest.get("source") == "audit" else "for the audit of a finished model"
@@ -61,18 +69,19 @@ def not_an_audit(reader: RunReader) -> str | None:
 
 def analysis(
     *, place: int = 1000, check: str = "", needs: Sequence[Need] = (), at_least: int | str = 1,
-    unless: Unless = no_training,
+    unless: Unless = no_training, described: Sequence[str] = (),
 ) -> Callable[[Analysis], Analysis]:  # fmt: skip
     """Mark a function of a run and of the cuts as an analysis; of findings equally grave, a lower place comes first.
 
     `check` names it in `run.checks()`, by default after the function. `needs` are the quantities without which it
     cannot say that all is well; a tuple among them means any of these. They must have been measured at `at_least`
-    steps, a number or the name of a cut. `unless` gives the reason why it does not apply to a run, or None.
+    steps, a number or the name of a cut. `unless` gives the reason why it does not apply to a run, or None. `described`
+    are parts of run.json that it reads, which a run that was imported does not have: `model`, `optimizers`.
     """
 
     def mark(function: Analysis) -> Analysis:
         name = check or getattr(function, "__name__", "analysis").replace("_", " ")
-        _DECLARED[function] = Declared(place, name, tuple(needs), at_least, unless)
+        _DECLARED[function] = Declared(place, name, tuple(needs), at_least, unless, tuple(described))
         return function
 
     return mark

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from learnscope.findings import Declared, Need, analyses, find, findings_of
-from learnscope.quantities import Quantity
+from learnscope.quantities import Quantity, quantity_of
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.gather import class_of, one_pass, series
 from learnscope.reading.words import count
@@ -60,6 +60,9 @@ def _check(run: RunReader, declared: Declared, found: Sequence[Finding], wrong: 
         return Check(name, "failed", "; ".join(finding.title for finding in failed), findings=found)
     if (reason := declared.unless(run)) is not None:
         return Check(name, "not applicable", reason, findings=found)
+    if unknown := [part for part in declared.described if part not in run.manifest]:
+        reason = f"run.json does not describe the {' and the '.join(part.removesuffix('s') for part in unknown)}"
+        return Check(name, "not measured", reason, "ls.watch(model, optimizer)", found)
     least = getattr(cuts, declared.at_least) if isinstance(declared.at_least, str) else declared.at_least
     for need in declared.needs:
         options = need if isinstance(need, tuple) else (need,)
@@ -132,7 +135,10 @@ def _missing(run: RunReader, options: Sequence[Quantity], least: int) -> str:
 
 
 def _named(quantity: Quantity) -> str:
-    return f"{quantity.probe}.{quantity.name}"
+    """With what it is a number of, where that is less than all that it is declared for."""
+    whole = quantity_of(quantity.probe, quantity.name)
+    of = "" if whole is None or whole.kinds == quantity.kinds else f" of each {' or '.join(quantity.kinds)}"
+    return f"{quantity.probe}.{quantity.name}{of}"
 
 
 def _all(needs: Sequence[Need]) -> list[Quantity]:

@@ -20,6 +20,7 @@ def session(reader: RunReader, cuts: Cuts) -> list[Finding]:  # noqa: ARG001  (n
     failing = [probe for probe in heads.probes if heads.failed[heads.of(probe)].any()]
     findings = [_failed(probe, heads) for probe in failing]
     findings += [_torn(problems)] if problems else []
+    findings += [_source_torn(reader.source_problems)] if reader.source_problems else []
     findings += [_lost(reader.losses, reader)] if reader.losses else []
     findings += [_state_missing(entry) for entry in reader.manifest.get("attempts") or [] if entry.get("state_lost")]
     noted = {probe: [note for note in columns.notes(probe, "skipped_by_budget") if note[1]] for probe in heads.probes}
@@ -59,6 +60,18 @@ def _torn(problems: list[str]) -> Finding:
         else f"{len(problems):,} of them are more than one kill leaves: look for a full disk, for a second writer of "
         "this folder, or for as many kills as there are attempts.",
         evidence=Evidence(probe="records.jsonl", name="line", n=len(problems), value=float(len(problems))),
+    )
+
+
+def _source_torn(problems: list[str]) -> Finding:
+    return Finding(
+        kind="source_torn",
+        severity="warning",
+        title=f"{count(len(problems), 'part')} of what this run was imported from could not be read",
+        detail=f"{problems[0]}." + (f" The last: {problems[-1]}." if len(problems) > 1 else ""),
+        advice="A killed process leaves one such end, and nothing before it is lost. If it was still being written, "
+        "import it again when it is finished.",
+        evidence=Evidence(probe="run.json", name="imported", n=len(problems), value=float(len(problems))),
     )
 
 

@@ -112,6 +112,9 @@ class Cuts:
     """Relative rise of the holdout loss above its best from which it is a warning."""
     overfitting_critical: float = 0.25
     """Relative rise of the holdout loss above its best from which it is critical."""
+    generalisation_gap: Share = 0.4
+    """Share of its first value that the training loss has lost and the holdout loss has not, from which only training
+    data were learned. In sound trainings it was up to 0.33, and above 0.2 only where nine of ten are right."""
     chance_examples: int = 40
     """Examples of the holdout, and of training batches, below which nothing is said about guessing: of 40, guessing one
     of two classes gets between 35 % and 65 % right."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -98,7 +97,8 @@ def class_of(label: str) -> str:
     >>> class_of("Holdout"), class_of("Holdout_2")
     ('Holdout', 'Holdout')
     """
-    return re.sub(r"_\d+$", "", label)
+    name, mark, number = label.rpartition("_")
+    return name if mark and number.isdecimal() else label
 
 
 def labels(reader: RunReader) -> list[str]:

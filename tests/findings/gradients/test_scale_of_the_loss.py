@@ -40,8 +40,10 @@ def trained(scale: float, optimizer: str, *, depth: int = 2, steps: int = 120, r
     return w.run
 
 
-@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
-@pytest.mark.parametrize("depth", [2, 9])
+@pytest.mark.parametrize(
+    ("optimizer", "depth"),
+    [("sgd", 2), ("adam", 9), *(pytest.param(*case, marks=pytest.mark.soak) for case in (("adam", 2), ("sgd", 9)))],
+)
 def test_a_factor_in_front_of_the_loss_changes_no_finding(optimizer: str, depth: int) -> None:
     """With SGD the rate is divided by the factor: then the steps are the same."""
     said = {}

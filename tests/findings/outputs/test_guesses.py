@@ -164,9 +164,19 @@ def test_a_class_that_is_ignored(tokens: bool) -> None:
 
 def test_a_class_that_never_comes_up() -> None:
     run = chance(falling(), classes_seen=9, objective_accuracy=0.9)
-    [finding] = run.alarms
-    assert finding.kind == "class_never_seen"
+    [finding] = find(run.reader)
+    assert (finding.kind, finding.severity) == ("class_never_seen", "info")  # nothing is known to want it
     assert "1 class of 10 never came up" in finding.title
+    for step in (10, 300):
+        shares = [Column("target_share", [1 / 9] * 9)]
+        run.write("Objective", step, [Table("class", [str(place) for place in range(9)], shares)])
+    for largest, severity in ((8, "info"), (9, "warning")):
+        labels = {"labels": np.arange(largest + 1), "losses": np.full(largest + 1, 0.5, np.float32)}
+        held = [Table("model", ["model"], [Column("holdout_loss", [0.5])])]
+        run.write("Holdout", 10 * largest, held, arrays=labels)
+        [finding] = find(run.reader)
+        assert (finding.kind, finding.severity) == ("class_never_seen", severity)
+    assert "The holdout has 9 among its labels" in finding.detail
     assert chance(falling(), classes_seen=lambda step: min(step // 25, 10), objective_accuracy=0.9).alarms == []
     assert chance(falling(), classes=50_000, classes_seen=900, objective_accuracy=0.9).alarms == []
 
@@ -193,6 +203,17 @@ def test_outputs_without_a_gradient() -> None:
     assert chance(falling(), untouched_outputs=0.5, objective_accuracy=0.9).kinds == ["unreached_outputs"]
     late = chance(falling(), untouched_outputs=lambda step: 0.1 * (step > 200), objective_accuracy=0.9)
     assert late.alarms == []
+    by_example = chance(falling(), untouched_outputs=lambda step: 0.3 + 0.02 * (step % 7), objective_accuracy=0.9)
+    assert by_example.alarms == []  # as in detection: now these cells have a target, and now those
+
+
+def test_a_holdout_that_is_learned_speaks_against_unrelated_labels() -> None:
+    """A training loss that a few huge targets make look like chance."""
+    for held, kinds in ((2.3, ["labels_unrelated"]), (0.5, [])):
+        run = chance(flat(level=2.3))
+        for step in range(10, 301, 10):
+            run.holdout(step, None, mean=held + (2.3 - held) * np.exp(-step / 50))
+        assert [kind for kind in run.kinds if kind == "labels_unrelated"] == kinds
 
 
 @pytest.mark.parametrize(
@@ -219,6 +240,7 @@ def test_training_that_is_better_than_guessing_by_memory_alone(
 def test_words_that_are_never_a_target() -> None:
     """Where the next token is predicted, some words do not occur; of texts in a few classes, that is a fault."""
     run = chance(falling(), classes_seen=9, objective_accuracy=0.9)
-    assert run.inputs(300, token_max=8, token_distinct=9).alarms == []
+    assert find(run.inputs(300, token_max=8, token_distinct=9).reader) == []
     run = chance(falling(), classes_seen=9, objective_accuracy=0.9)
-    assert run.inputs(300, token_max=600, token_distinct=400).kinds == ["class_never_seen"]
+    [finding] = find(run.inputs(300, token_max=600, token_distinct=400).reader)
+    assert finding.kind == "class_never_seen"

@@ -94,7 +94,7 @@ def test_the_rise_is_a_mean_over_examples_of_means_over_positions() -> None:
 
 @pytest.mark.parametrize("curve", [[2.0, 1.5, 1.2, 1.1, 1.05, 1.0], [1.0] * 6, [2.0, 1.5, 1.0, 0.99, 1.0, 1.01]])
 def test_healthy_curves(curve: list[float]) -> None:
-    run, _ = made(curve, noise=0.05)
+    run, _ = made(curve, training=lambda step: 1.5 + 1 / step, noise=0.05)
     assert judged(run) == []
 
 
@@ -109,7 +109,7 @@ def test_a_difference_within_the_noise_of_examples_is_nothing() -> None:
 
 
 def test_one_bad_evaluation_at_the_end_is_not_a_trend() -> None:
-    run, _ = made([2.0, 1.5, 1.2, 1.0, 1.0, 2.0], noise=0.01)
+    run, _ = made([2.0, 1.5, 1.2, 1.0, 1.0, 2.0], training=lambda step: 2.0 + 1 / step, noise=0.01)
     assert judged(run) == []
 
 
@@ -294,3 +294,80 @@ def test_a_classifier_that_is_trained_until_it_is_sure(curve: list[float], right
         run.model("Holdout", step, holdout_examples=200)
     [finding] = judged(run)
     assert (finding.kind, finding.severity) == ("overfitting", severity)
+
+
+def uneven(curve: dict[int, float], noise: float = 0.0) -> MadeRun:
+    """Holdout at the steps of default probes: every 10 to 100, then every 100."""
+    run, random = MadeRun(), np.random.default_rng(0)
+    for step in range(1, max(curve) + 1):
+        run.loss(step, 2.0 / (1 + step / 20))
+    for step, value in curve.items():
+        run.holdout(step, None, mean=value + random.normal(0, noise))
+    return run
+
+
+DEFAULT_STEPS = [1, *range(10, 101, 10), 200, 300, 400]
+
+
+def test_a_steady_rise_is_no_noise_where_measurements_lie_far_apart() -> None:
+    """Between step 80 and 100 it rises by little, and by ten times as much from each hundredth step to the next."""
+    curve = {step: max(2.0 - step / 80, 1.0 + (step - 80) / 400) for step in DEFAULT_STEPS}
+    [finding] = judged(uneven(curve, noise=0.01))
+    assert finding.kind == "overfitting"
+    assert "which was at step 80" in finding.title
+
+
+def test_a_level_that_wavers_is_none_wherever_it_is_measured() -> None:
+    """White noise of a tenth, without losses of single examples to pair: about 4 of 100 rise by luck."""
+    alarms = 0
+    for seed in range(100):
+        random, run = np.random.default_rng(seed), MadeRun()
+        for step in range(1, 401):
+            run.loss(step, max(2.0 - step / 40, 0.9))
+        for step in DEFAULT_STEPS:
+            run.holdout(step, None, mean=max(2.0 - step / 40, 1.0) + random.normal(0, 0.1))
+        alarms += bool(judged(run))
+    assert alarms <= 6
+
+
+def fitted(training: float, holdout: float, *, accuracy: float | None, began: float = 2.3) -> MadeRun:
+    """The training loss falls from `began`, the holdout loss from 2.3, both to their ends, and stay there."""
+    run = MadeRun()
+    for step in range(1, 201):
+        run.loss(step, training + (began - training) * np.exp(-step / 20))
+    for step in (1, *range(10, 201, 10)):
+        run.holdout(step, None, mean=holdout + (2.3 - holdout) * float(np.exp(-step / 20)), accuracy=accuracy)
+        run.model("Holdout", step, holdout_examples=400)
+    return run
+
+
+def test_fitted_training_data_and_a_holdout_that_is_not_without_a_rise() -> None:
+    [finding] = judged(fitted(0.07, 1.4, accuracy=0.6))
+    assert (finding.kind, finding.severity) == ("overfitting", "warning")
+    assert "training loss is 0.07" in finding.title
+    assert "holdout loss 1.4" in finding.title
+    first = 1.4 + 0.9 * np.exp(-1 / 20)  # at step 1
+    began = np.median([0.07 + 2.23 * np.exp(-step / 20) for step in range(1, 6)])
+    ends = np.median([0.07 + 2.23 * np.exp(-step / 20) for step in range(161, 201)])
+    last = 1.4 + 0.9 * np.exp(-10)
+    assert finding.evidence.value == pytest.approx(last / first - ends / began, rel=1e-6)
+    assert "60 % (95 % interval" in finding.detail
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        fitted(0.9, 1.4, accuracy=0.6),  # not fitted either
+        fitted(0.07, 1.2, accuracy=0.93),  # nine of ten are right: sure of its few mistakes
+        fitted(0.01, 0.5, accuracy=None),  # most of it was learned
+        fitted(0.01, 1.4, accuracy=0.6, began=0.4),  # another loss, or another scale of it
+    ],
+)
+def test_no_gap_is_told_of(run: MadeRun) -> None:
+    assert judged(run) == []
+
+
+def test_a_training_that_broke_is_no_overfitting() -> None:
+    run = fitted(0.07, 1.4, accuracy=0.6)
+    run.loss(201, float("nan"))
+    assert judged(run) == []

@@ -136,6 +136,17 @@ def test_frozen_and_yet_moving() -> None:
     assert "It changed in 2 measurements" in second.detail
 
 
+@pytest.mark.parametrize(("gradient", "severity"), [(0.5, "info"), (0.0, "warning")])
+def test_layers_that_a_schedule_unfreezes(gradient: float, severity: str) -> None:
+    run = MadeRun(frozen=["base.weight"])
+    run.change((0, 10), {"base.weight": 0.0, "head.kernel": 0.9})
+    run.gradients(10, {"base": None, "head": 0.5})
+    run.change((10, 20), {"base.weight": 0.3, "head.kernel": 0.9})
+    run.gradients(20, {"base": gradient, "head": 0.5})
+    finding = next(each for each in frozen(run.reader, Cuts()) if each.kind == "frozen_but_moving")
+    assert finding.severity == severity
+
+
 def test_an_average_of_trained_weights_moves_on_purpose() -> None:
     run = MadeRun(frozen=["target.0.weight"])
     run.change((0, 10), {"target.0.weight": 0.5, "online.0.weight": 0.9})

@@ -20,7 +20,9 @@ from learnscope.record import Finding
 from learnscope.store.reader import RunReader
 
 
-@analysis(place=79, check="dead units by their gradients", needs=[GradientFlow.norm], at_least="measurements")
+@analysis(
+    place=79, check="dead units by their gradients", needs=[GradientFlow.norm.of("layer")], at_least="measurements"
+)
 def dead_by_gradient(reader: RunReader, cuts: Cuts) -> list[Finding]:
     """Layers that get a gradient of exactly 0 from a layer that gets another, in a run that does not learn."""
     zero = [f for f in findings_of(absent, reader, cuts) if f.kind == "zero_gradients" and f.severity != "info"]

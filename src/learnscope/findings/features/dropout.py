@@ -16,7 +16,7 @@ HALF = 0.5
 """Share of its start that a loss has lost where a model learns in spite of its dropout."""
 
 
-@analysis(place=37, check="strength of dropout", needs=[Loss.loss], at_least=FEWEST)
+@analysis(place=37, check="strength of dropout", needs=[Loss.loss], at_least=FEWEST, described=["model"])
 def dropout_too_strong(reader: RunReader, cuts: Cuts) -> list[Finding]:
     given = (reader.manifest.get("model") or {}).get("dropout") or {}
     heavy = {name: float(p) for name, p in given.items() if (p or 0) >= cuts.heavy_dropout}

@@ -21,7 +21,12 @@ from learnscope.record import Finding
 from learnscope.store.reader import RunReader
 
 
-@analysis(place=30, check="gradients that are zero or never come", needs=[GradientFlow.norm], at_least="measurements")
+@analysis(
+    place=30,
+    check="gradients that are zero or never come",
+    needs=[GradientFlow.norm.of("layer")],
+    at_least="measurements",
+)
 def absent(reader: RunReader, cuts: Cuts) -> list[Finding]:
     norms = grid(reader, GradientFlow.norm, stage="stepped")
     findings = _never(reader, norms, cuts)

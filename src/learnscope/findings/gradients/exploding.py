@@ -47,7 +47,7 @@ class Explosion:
     """Held against its own past, rather than against the other layers."""
 
 
-@analysis(place=21, check="exploding gradients", needs=[GradientFlow.norm], at_least="measurements")
+@analysis(place=21, check="exploding gradients", needs=[GradientFlow.norm.of("layer")], at_least="measurements")
 def exploding(reader: RunReader, cuts: Cuts) -> list[Finding]:
     """At most one finding: growth over the own past, bursts, or growth from layer to layer, in this order."""
     norms, left_out = gradients_before_clipping(reader), untrained(reader)

@@ -20,7 +20,9 @@ VARIES = 1e-6
 the same too."""
 
 
-@analysis(place=11, check="gradients that change", needs=[GradientFlow.norm, Loss.loss], at_least="measurements")
+@analysis(
+    place=11, check="gradients that change", needs=[GradientFlow.norm.of("layer"), Loss.loss], at_least="measurements"
+)
 def left_over(reader: RunReader, cuts: Cuts) -> list[Finding]:
     """Norms of layers with frozen weights, all equal to the last digit, beside losses that differ."""
     norms, course = grid(reader, GradientFlow.norm, stage="stepped"), loss_course(reader)

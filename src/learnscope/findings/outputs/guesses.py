@@ -22,6 +22,7 @@ from learnscope.reading.course.loss_course import Course, loss_course
 from learnscope.reading.course.movement import moves_of, optimizers_of, reach_of
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.gather import Series, series
+from learnscope.reading.held_out import held_out_loss
 from learnscope.reading.words import between, count, listed, num, percent
 from learnscope.record import Evidence, Finding
 from learnscope.store.reader import RunReader
@@ -34,6 +35,8 @@ ONE_CLASS = 0.98
 """Share of predictions of one class from which only that is predicted."""
 LARGE_CLASS = 0.6
 """Share of the largest class from which guessing it looks like learning."""
+KNOWN = 0.7
+"""Share of the loss of a constant guess below which the holdout was learned."""
 NOT_THE_DATA = (
     "A model that does not get its inputs, or is too small for the task: train it on ten examples alone. If it can "
     "memorise these, the targets do not belong to their inputs; if not, it is the model."
@@ -54,6 +57,8 @@ CONSTANT = 0.1
 def not_learning(reader: RunReader, cuts: Cuts) -> list[Finding]:  # noqa: ARG001  (what is chance needs no cut)
     found, course = guessing(reader), loss_course(reader)
     if found is None or course is None or len(course) < LONG_ENOUGH or not found.at_chance or _against(reader):
+        return []
+    if _known_on_holdout(reader, found):
         return []
     return [
         Finding(
@@ -160,7 +165,7 @@ def labels_unrelated(reader: RunReader, cuts: Cuts) -> list[Finding]:
     memory = "" if found.at_chance else by_memory_alone(reader, found, cuts)
     if not found.at_chance and not memory:
         return []
-    if steps_reach(reader, course) is not True or (found.starts_high or 0) >= 3:
+    if steps_reach(reader, course) is not True or (found.starts_high or 0) >= 3 or _known_on_holdout(reader, found):
         return []
     moves = moves_of(reader)
     assert moves is not None  # steps could not have been judged
@@ -203,6 +208,14 @@ def _unread(names: Sequence[str], cuts: Cuts) -> str:
         f"Every entry of the gradient of {listed(names, cuts.names_listed)} is exactly 0, while what comes after is "
         "trained: of the tokens only padding is read, or none of them reaches the outputs. "
     )
+
+
+def _known_on_holdout(reader: RunReader, found: Guessing) -> bool:
+    """Whether the holdout loss is far below chance: what was learned shows there, if not in a noisy training loss."""
+    held = held_out_loss(reader)
+    values = held.series.finite.values
+    chance = found.chance.loss
+    return held.stand_in is None and len(values) > 0 and chance is not None and float(values[-1]) < KNOWN * chance
 
 
 def _overshoots(reader: RunReader, course: Course, cuts: Cuts) -> bool:

@@ -31,6 +31,10 @@ def of_tokens(reader: RunReader) -> bool:
     return bool(labelled(reader, Objective.targets_equal_inputs, "shift"))
 
 
+SAME_OUTPUTS = 0.9
+"""Share of the outputs that get no gradient, the least over the most, from which they are the same ones every time."""
+
+
 def finding_of(
     found: Series, quantity: Quantity, value: float, kind: str, title: str, detail: str, advice: str,
     explains: Sequence[str] = (), severity: Severity = "warning", alternatives: Sequence[str] = (),
@@ -206,6 +210,7 @@ def _never_seen(reader: RunReader, cuts: Cuts) -> list[Finding]:
             "If the "
             "class is not meant, make the output narrower.",
             ["overfitting", "worsening", "unreached_outputs", "holdout_differs"],
+            severity="warning" if wanted else "info",  # a spare output does no harm
             scopes=missing[:20],
         )
     ]  # fmt: skip
@@ -232,6 +237,8 @@ def unreached(reader: RunReader, cuts: Cuts) -> list[Finding]:
     found = series(reader, Objective.untouched_outputs).finite
     early = found.values[: max(len(found) // 2, 1)]  # later, a gradient may underflow
     share = float(early.min()) if len(early) >= cuts.measurements else 0.0
+    if share < SAME_OUTPUTS * float(early.max(initial=0.0)):  # now these and now those, as the targets have it
+        return []
     judged = guessing(reader)
     few = judged is not None and judged.chance.classes is not None and judged.chance.classes > cuts.most_classes
     if not share or few:

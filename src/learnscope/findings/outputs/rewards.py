@@ -9,6 +9,7 @@ from learnscope.findings.evidence import evidence_over
 from learnscope.findings.ruled_out import said
 from learnscope.quantities.outputs import Loss
 from learnscope.reading.course.loss_course import FEWEST, SURE, Course, loss_course
+from learnscope.reading.course.trainers import trainer_of
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.words import between, count, num
 from learnscope.record import Finding
@@ -26,6 +27,8 @@ SPREADS = 3.0
 @analysis(place=11, check="course of the reward", needs=[Loss.logged], at_least=FEWEST)
 def falling_reward(reader: RunReader, cuts: Cuts) -> list[Finding]:  # noqa: ARG001  (its own noise is the measure)
     """It ends far below where it began, and never came back on the way."""
+    if (trainer_of(reader) or {}).get("kind") == "RewardTrainer":  # what it logs is what the model itself says
+        return []
     for key in KEYS:
         course = loss_course(reader, Loss.logged.at(key=key))
         if course is not None and _falls(course):

@@ -12,6 +12,7 @@ from learnscope.quantities.outputs import Loss, Objective
 from learnscope.reading.course.chance import Guessing, guessing, logged_over_mean, main_function, reductions_of
 from learnscope.reading.course.loss_course import loss_course
 from learnscope.reading.course.movement import adaptive
+from learnscope.reading.course.trainers import trainer_of
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.gather import Series, series
 from learnscope.reading.words import between, count, num
@@ -145,7 +146,7 @@ def summed_loss(reader: RunReader, cuts: Cuts) -> list[Finding]:
     returned = series(reader, Objective.objective_value, function=main_function(reader), reduction="sum").finite
     if by_function and len(returned):
         times = _ratio(returned, series(reader, Objective.objective_mean, function=main_function(reader)).finite)
-    if times is None or times < cuts.summed or _divided(reader, returned):
+    if times is None or times < cuts.summed or _divided(reader, returned, cuts):
         return []
     found = series(reader, Objective.objective_value).finite
     steps = int(found.steps[0]), int(found.steps[-1])
@@ -168,8 +169,15 @@ def summed_loss(reader: RunReader, cuts: Cuts) -> list[Finding]:
     ]
 
 
-def _divided(reader: RunReader, returned: Series) -> bool:
-    """Whether the loop trains something else than the sum: the logged loss has other terms, and less of it."""
+def _divided(reader: RunReader, returned: Series, cuts: Cuts) -> bool:
+    """Whether the loop trains something else than the sum: the logged loss has other terms, and less of it.
+
+    A trainer's logged loss is what its gradients are of; that of a loop may have been divided for the log alone.
+    """
+    if trainer_of(reader) is not None:
+        means = series(reader, Objective.objective_mean, function=main_function(reader)).finite
+        times = _ratio(series(reader, Loss.loss).finite, means)
+        return times is not None and times < cuts.summed
     logged = loss_course(reader)
     if logged is None or not len(returned) or logged_over_mean(reader) is not None:
         return False

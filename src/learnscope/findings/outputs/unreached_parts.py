@@ -15,7 +15,9 @@ from learnscope.record import Finding
 from learnscope.store.reader import RunReader
 
 
-@analysis(place=29, check="parts that do not reach the loss", needs=[GradientFlow.norm], at_least="measurements")
+@analysis(
+    place=29, check="parts that do not reach the loss", needs=[GradientFlow.norm.of("layer")], at_least="measurements"
+)
 def unreached_parts(reader: RunReader, cuts: Cuts) -> list[Finding]:
     """Layers with a gradient of exactly 0 at every measurement, while layers before them get another.
 

@@ -11,7 +11,7 @@ from learnscope.findings.evidence import evidence_over
 from learnscope.quantities.features import Inputs
 from learnscope.quantities.outputs import Loss
 from learnscope.reading.course.loss_course import FEWEST
-from learnscope.reading.course.movement import moves_of, optimizers_of, reach_of
+from learnscope.reading.course.movement import moves_of, optimizers_of, rates_of_groups, reach_of
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.gather import Series, series
 from learnscope.reading.lost import rows_told
@@ -21,6 +21,8 @@ from learnscope.store.reader import RunReader
 
 FAR = 100.0
 """Times all losses, or inputs, before it, from which a single one is of another kind."""
+RAISED = 3.0
+"""Times the learning rate before it, from which a break is rather due to the rate."""
 JUST_BEFORE = 5
 """Losses before the break that must be as usual: steps that are too large show in some of them."""
 
@@ -59,7 +61,7 @@ def batch_that_broke(reader: RunReader, cuts: Cuts) -> Broken | None:
     step, value = int(loss.steps[place]), float(loss.values[place])
     inputs = _inputs_off(reader, step)
     finite = bool(np.isfinite(value))
-    if not _sound_until(reader, loss, step, cuts) or (not finite and inputs is None):
+    if not _sound_until(reader, loss, step, cuts) or (not finite and inputs is None) or _rate_raised(reader, step):
         return None
     return Broken(step, value if finite else None, float(np.median(loss.values[max(0, place - 20) : place])), inputs)
 
@@ -94,6 +96,13 @@ def _sound_until(reader: RunReader, loss: Series, step: int, cuts: Cuts) -> bool
     return bool(
         (moves.per_step[before] < cuts.large_step).all() and (reach.change[before] < cuts.overshoot * sizes).all()
     )
+
+
+def _rate_raised(reader: RunReader, step: int) -> bool:
+    """Whether a learning rate is far higher at the next measurement than at the last one before: it is the suspect."""
+    rates = rates_of_groups(reader)
+    before, after = rates.values[rates.steps < step], rates.values[rates.steps >= step]
+    return bool(len(before) and len(after) and (after[0] > RAISED * before[-1]).any())
 
 
 def _inputs_off(reader: RunReader, step: int) -> tuple[float, float] | None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from learnscope.findings import analysis
 from learnscope.findings.evidence import evidence_over
 from learnscope.findings.outputs.stuck import GuessingRun, guessing_run
@@ -16,8 +18,10 @@ from learnscope.findings.updates.unchanged import (
     unchanged_layers,
     unchanged_tensors,
 )
+from learnscope.quantities.gradients import GradientFlow
 from learnscope.quantities.updates import ParameterChange
 from learnscope.reading.cuts import Cuts
+from learnscope.reading.gather import grid
 from learnscope.reading.words import count, listed, percent
 from learnscope.record import Evidence, Finding
 from learnscope.store.reader import RunReader
@@ -83,7 +87,7 @@ def frozen(reader: RunReader, cuts: Cuts) -> list[Finding]:
             more = changes.more(changes.layers_of(list(names)))
             findings.append(not_moving(changes.tensors, names, reader, cuts, more))
         if thawed := changes.changed(on_purpose):
-            findings.append(_thawed(thawed, changes.tensors, cuts))
+            findings.append(_thawed(thawed, changes.tensors, cuts, trained=_trained(reader, thawed)))
     elif layers is not None:
         explained_layers = layers.holding(explained)
         if rest := {layer: layers.n for layer in layers.layers if layer not in explained_layers}:
@@ -128,13 +132,20 @@ def _averaged(names: list[str], tensors: TensorChanges) -> bool:
     return all("." in name and name.split(".", 1)[-1] in trained for name in names)
 
 
-def _thawed(names: list[str], tensors: TensorChanges, cuts: Cuts) -> Finding:
+def _trained(reader: RunReader, names: list[str]) -> bool:
+    """Whether each of these has had a gradient later on: a schedule that unfreezes them, and no foreign hand."""
+    norms = grid(reader, GradientFlow.norm, stage="stepped")
+    moved = [scope for scope, values in zip(norms.scopes, norms.values.T, strict=True) if np.nan_to_num(values).any()]
+    return all(any(name.startswith(f"{scope}.") for scope in moved) for name in names)
+
+
+def _thawed(names: list[str], tensors: TensorChanges, cuts: Cuts, *, trained: bool) -> Finding:
     n = min(tensors.measured[name] for name in names)
     times = max(tensors.changed[name] for name in names)
     first, last = tensors.span
     return Finding(
         kind="frozen_but_moving",
-        severity="info" if _averaged(names, tensors) else "warning",
+        severity="info" if trained or _averaged(names, tensors) else "warning",
         title=f"{count(len(names), 'tensor')} changed though frozen when the run began",
         detail=f"Stored bits of {listed(names, cuts.names_listed)} changed in {'' if len(names) == 1 else 'up to '}"
         f"{times:,} of {count(n, 'measurement')}, between steps {first:,} and {last:,}.",

@@ -152,7 +152,7 @@ def weight_decay(reader: RunReader, cuts: Cuts) -> list[Finding]:
     ]  # fmt: skip
 
 
-@analysis(place=14, check="clipping", needs=[GradientFlow.norm])
+@analysis(place=14, check="clipping", needs=[GradientFlow.norm.of("layer")])
 def clipped_hard(reader: RunReader, cuts: Cuts) -> list[Finding]:
     factors = series(reader, GradientFlow.clip_coefficient).finite
     if len(factors) < cuts.measurements or float(np.median(factors.values)) > cuts.clipped_to:

@@ -20,7 +20,7 @@ EXPLAINS = (
 )  # fmt: skip
 
 
-@analysis(place=12, check="momentum", needs=[Loss.loss], at_least=FEWEST)
+@analysis(place=12, check="momentum", needs=[Loss.loss], at_least=FEWEST, described=["optimizers"])
 def momentum_too_high(reader: RunReader, cuts: Cuts) -> list[Finding]:
     """β₁ above β₂, as when the two were exchanged, or a momentum of 1, beside a loss that rises or jumps."""
     given = [pair for pair in options_of(reader, "betas") if isinstance(pair, list | tuple) and len(pair) == 2]

@@ -75,7 +75,7 @@ class Pace:
         )
 
 
-@analysis(place=40, check="learning rates of groups", needs=[LearningRate.learning_rate])
+@analysis(place=40, check="learning rates of groups", needs=[LearningRate.learning_rate], described=["optimizers"])
 def rates(reader: RunReader, cuts: Cuts) -> list[Finding]:
     layers = list((reader.manifest.get("model") or {}).get("layers") or [])
     guessing = guessing_run(reader, cuts)

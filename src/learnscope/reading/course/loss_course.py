@@ -173,6 +173,40 @@ def noise_of(values: ArrayLike) -> float:
     return MAD * float(np.median(np.abs(differences - np.median(differences)))) / math.sqrt(2)
 
 
+def noise_between(steps: ArrayLike, values: ArrayLike) -> float:
+    """Standard deviation around a course that goes straight from one measurement to the next but one.
+
+    For measurements at unequal distances, where `noise_of` would take a steady rise for noise. Each value is compared
+    with the line through its two neighbours; the variance of that difference is (1 + w² + (1 − w)²) times that of a
+    value, w being the first neighbour's weight. By the median absolute deviation; 0 for fewer than 3 values.
+
+    >>> noise_between([1, 10, 20, 120, 320], [1.01, 1.1, 1.2, 2.2, 4.2]) < 1e-12
+    True
+    """
+    at, found = np.asarray(steps, np.float64), np.asarray(values, np.float64)
+    if len(found) < 3:
+        return 0.0
+    weight = (at[2:] - at[1:-1]) / (at[2:] - at[:-2])
+    off = found[1:-1] - weight * found[:-2] - (1 - weight) * found[2:]
+    return MAD * float(np.median(np.abs(off) / np.sqrt(1 + weight**2 + (1 - weight) ** 2)))
+
+
+def rising(values: ArrayLike) -> float:
+    """By how many standard deviations more pairs of values rise than fall in time, if their order were chance.
+
+    Mann and Kendall's trend statistic, S/√(n(n − 1)(2n + 5)/18); 0 for fewer than 2 values.
+
+    >>> round(rising([1.0, 2.0, 3.0, 4.0]), 3)
+    2.038
+    """
+    found = np.asarray(values, np.float64)
+    n = len(found)
+    if n < 2:
+        return 0.0
+    pairs = np.sign(found[None, :] - found[:, None])[np.triu_indices(n, 1)]
+    return float(pairs.sum()) / math.sqrt(n * (n - 1) * (2 * n + 5) / 18)
+
+
 def trailing(values: Floats, width: int, statistic: Callable[..., pd.Series[float]]) -> Floats:
     """A statistic of the `width` values before each; NaN where fewer than `BLOCK` came before."""
     rolling = pd.Series(values).rolling(width, min_periods=BLOCK)

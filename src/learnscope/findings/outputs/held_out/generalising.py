@@ -35,7 +35,7 @@ class FirstSight:
         )
 
 
-@analysis(place=50, check="guessing on the holdout", needs=[Holdout.holdout_accuracy])
+@analysis(place=50, check="guessing on the holdout", needs=[Holdout.holdout_accuracy, Holdout.holdout_examples])
 def generalising(reader: RunReader, cuts: Cuts) -> list[Finding]:
     """Nothing unless the model guesses on the holdout while training accuracy is better than that."""
     run = guessing_run(reader, cuts)

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from learnscope.findings import analysis
+from learnscope.findings import analysis, no_held_out
 from learnscope.findings.evidence import evidence_over
 from learnscope.findings.outputs.held_out.first_sight import differs_at_first_sight
 from learnscope.findings.outputs.held_out.same_rows import same_rows
@@ -28,8 +28,10 @@ def _evidence(found: Series, quantity: Quantity, value: float) -> Evidence:
     return evidence_over((int(found.steps[0]), int(found.steps[-1])), found.probe, quantity, len(found), value)
 
 
-@analysis(place=25, check="training examples in the holdout", needs=[Inputs.holdout_overlap])
+@analysis(place=25, check="training examples in the holdout", needs=[Inputs.holdout_overlap], unless=no_held_out)
 def overlap(reader: RunReader, cuts: Cuts) -> list[Finding]:
+    if no_held_out(reader) is not None:
+        return []
     found, rows = series(reader, Inputs.holdout_overlap).finite, series(reader, Inputs.rows)
     _, ours, theirs = np.intersect1d(found.steps, rows.steps, return_indices=True)
     looked = float(np.nan_to_num(rows.values[theirs]).sum())

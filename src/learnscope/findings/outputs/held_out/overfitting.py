@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 
-from learnscope.findings import analysis
+from learnscope.findings import analysis, no_held_out
+from learnscope.findings.outputs.held_out.apart import FELL, apart
 from learnscope.findings.outputs.held_out.running_statistics import stale_norms
 from learnscope.findings.outputs.paired import Difference, paired_rise, paired_sentence
 from learnscope.findings.outputs.stuck import guessing_run
 from learnscope.quantities.outputs import Holdout, Loss
 from learnscope.reading.course.events import Spike, spikes
-from learnscope.reading.course.loss_course import SURE, loss_course, noise_of
+from learnscope.reading.course.loss_course import MEDIAN_ERROR, SURE, loss_course, noise_between, noise_of, rising
 from learnscope.reading.cuts import Cuts
-from learnscope.reading.gather import Floats, Series, labels_of, series
+from learnscope.reading.gather import Series, labels_of, series
 from learnscope.reading.held_out import HeldOutLoss, held_out_loss
 from learnscope.reading.proportions import Share
 from learnscope.reading.words import listed, num, percent
@@ -29,8 +31,6 @@ WRONG_LABELS = (
     "Wrong labels among the training data, which are learned by heart in the end: at its best the holdout had a lower "
     "loss than the training. An ExampleLedger tells which they are. Dropout and augmentation look the same."
 )
-FELL = 0.05
-"""Share of its first value by which a holdout loss must have fallen for anything learned to have carried over."""
 NEVER = (
     "Overfitting comes after learning, and on the holdout there was none. Check that holdout and training data are of "
     "one kind: inputs prepared alike, classes and tokens numbered alike, and the loss computed alike; and that what is "
@@ -50,13 +50,20 @@ class TrainingLoss:
 FEWEST_FOR_NOISE, SHORTEST_RISE = 6, 3
 """Measurements from which it can be told how much the holdout loss varies from one to the next, and how many must come
 after the best."""
+STEADY = 1.5
+"""Standard deviations of the trend statistic from which values rise one after the other: all three of three, or most
+of many."""
 LUCK = 2.0
 """Standard deviations by which the lowest of a few dozen values lies below their level."""
 
 
-@analysis(place=60, check="overfitting", needs=[Holdout.holdout_loss], at_least="holdout_measurements")
+@analysis(
+    place=60, check="overfitting", needs=[Holdout.holdout_loss], at_least="holdout_measurements", unless=no_held_out
+)
 def overfitting(reader: RunReader, cuts: Cuts) -> list[Finding]:
-    findings = []
+    findings: list[Finding] = []
+    if no_held_out(reader) is not None:
+        return findings
     for label in labels_of(reader, Holdout):
         held_out = held_out_loss(reader, label)
         if len(held_out.series.finite) >= cuts.holdout_measurements:
@@ -71,11 +78,10 @@ def _judge(reader: RunReader, label: str, held_out: HeldOutLoss, cuts: Cuts) -> 
     lowest = float(losses.values[at])
     # one bad evaluation at the very end is not a trend: the one before it must lie above the cut too
     rises = (losses.values[-2:] - lowest) / abs(lowest) if lowest else np.full(2, np.inf)
-    if at >= len(losses) - 2 or rises.min() < cuts.overfitting_rise or not _beyond_noise(losses.values, at):
-        return []
-    paired = paired_rise(reader, label, best, last)
-    if paired is not None and (paired.mean if paired.interval is None else paired.interval[0]) <= 0:
-        return []
+    risen = at < len(losses) - 2 and rises.min() >= cuts.overfitting_rise and _beyond_noise(losses, at)
+    paired = paired_rise(reader, label, best, last) if risen else None
+    if not risen or (paired and (paired.mean if paired.interval is None else paired.interval[0]) <= 0):
+        return [] if held_out.stand_in is not None else apart(reader, label, losses, cuts)
     if held_out.stand_in is not None:
         return [_unjudged(label, held_out, at, float(rises[-1]), paired)]
     if stale := stale_norms(reader, cuts):
@@ -83,16 +89,30 @@ def _judge(reader: RunReader, label: str, held_out: HeldOutLoss, cuts: Cuts) -> 
     return [_finding(reader, label, losses, at, float(rises[-1]), paired, _training(reader, best, last), cuts)]
 
 
-def _beyond_noise(values: Floats, at: int) -> bool:
+def _beyond_noise(losses: Series, at: int) -> bool:
     """Whether the end lies above the best by more than the holdout loss goes up and down between measurements.
 
-    The lowest of many values is low by luck as well. Of fewer than six, nothing is known.
+    The end is the median of the last third since the best, at least of two values. The lowest of many values is low by
+    luck as well. The noise is that around the best, also before it as far as it is no higher there, since of few values
+    little is known; or, for values that rise one after the other, the lower of two estimates since the best, each of
+    which is too large for a course that it does not fit (unequal distances, a bend). Of fewer than six values, nothing
+    is known. Of white noise, 4 in 100 courses pass.
     """
-    if len(values) < FEWEST_FOR_NOISE:
+    if len(losses) < FEWEST_FOR_NOISE:
         return True
+    steps, values = losses.steps, losses.values
     after = values[at:]
-    tail = float(np.median(after[-max(2, len(after) // 3) :]))
-    return len(after) > SHORTEST_RISE and tail - float(after[0]) > (SURE + LUCK) * noise_of(after)
+    if len(after) <= SHORTEST_RISE:
+        return False
+    around = at
+    while around and values[around - 1] <= after.max():
+        around -= 1
+    noises = [noise_between(steps[around:], values[around:])]
+    if rising(after[1:]) > STEADY:
+        noises += [noise_of(after), noise_between(steps[at:], after)]
+    tail = after[-max(2, len(after) // 3) :]
+    luck = SURE * MEDIAN_ERROR / math.sqrt(len(tail)) + LUCK
+    return float(np.median(tail) - after[0]) > luck * min(noises)
 
 
 def _stale(label: str, losses: Series, at: int, rise: float, layers: list[str], cuts: Cuts) -> Finding:
