@@ -3,6 +3,7 @@ import gc
 import os
 import random
 import signal
+import sys
 
 # A job in the background ignores Ctrl-C, and so would every process that a test starts and sends one to.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -32,6 +33,12 @@ from hypothesis import HealthCheck, settings
 import soak
 from forked import run_module
 
+# Two workers and the hundreds of processes that tests start import the same files: each would compile them again where
+# the surroundings forbid to keep what was compiled.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+gc.disable()  # until all is collected: what is imported stays
+
 try:
     import torch
 
@@ -47,14 +54,17 @@ TOGETHER = {
         "seeds/", "posttrain/", "faults/", "test_bench.py", "test_docs.py", "test_examples.py", "clients/test_ranks.py",
         "references/test_bits.py",
     ),
-    "trainers": ("session/test_frameworks.py", "clients/test_trainers.py"),
+    "trainers": ("session/test_frameworks.py", "clients/test_trainers.py", "integrations/"),
     "training": ("training/", "analysis/test_trl.py"),
     "audits": ("report/audit/", "findings/test_audit.py", "probes/bits/", "probes/robustness/", "model/bits/"),
     "stories": ("findings/test_telemetry_story.py",),
     "grokking": ("demo/", "findings/examples/test_grokking.py"),
+    "imports": ("importing/",),
+    "browser": ("browser/",),
     "names": ("contract/test_names.py", "test_architecture.py"),
 }  # fmt: skip
-"""Files that one worker runs, as each worker would build again what they share: models, a process to fork from."""
+"""Files that one worker runs, as each worker would build again what they share: models, a browser, a process to fork
+from."""
 OF_EXTRAS = ("transformers", "peft", "torchao")
 COUNTED: set[str] = set()
 """The long tests of this run that have counted something."""
@@ -65,15 +75,20 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """By place: xdist's own groups are suffixes of node ids, which pytest 9.2 no longer lets it add."""
     from xdist.scheduler import LoadScopeScheduling
 
-    tests = Path(__file__).parent.relative_to(config.rootpath).as_posix()
+    gc.enable()  # this process collects no tests
+    config.option.loadscopereorder = False  # by their number of tests: the order of collection has long groups first
 
     class ByGroup(LoadScopeScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
-            place = nodeid.removeprefix(f"{tests}/")
-            file = nodeid.split("::")[0]
-            return next((group for group, places in TOGETHER.items() if place.startswith(places)), file)
+            return group_of(nodeid) or nodeid.split("::")[0]
 
     return ByGroup(config, log)
+
+
+def group_of(nodeid: str) -> str | None:
+    """The group of `TOGETHER` that a test is of."""
+    place = nodeid.removeprefix("tests/")
+    return next((group for group, places in TOGETHER.items() if place.startswith(places)), None)
 
 
 @contextmanager
@@ -122,7 +137,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Each worker makes the same order from the same seed; a file's tests stay together, as they share fixtures."""
+    """Each worker makes the same order from the same seed; a file's tests stay together, as they share fixtures.
+
+    Without a seed, groups come first: they take longest, and one that begins last would keep one worker busy alone.
+    """
+    first = list(TOGETHER)
+    items.sort(key=lambda item: first.index(group) if (group := group_of(item.nodeid)) else len(first))
     if (seed := config.getoption("--shuffle")) is not None:
         draw = random.Random(seed)
         files: dict[str, list[pytest.Item]] = {}
@@ -138,6 +158,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()  # what was imported stays: collections need not go through it again and again
+    gc.enable()
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -150,6 +171,15 @@ def _one_look_at_git() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(manifest, "_git", functools.cache(manifest._git))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_waiting_for_the_disk() -> Iterator[None]:
+    """Files are handed to the disk at once for the case of a power failure, which no test can cause: thousands of waits
+    of some milliseconds each. (So it is in programs that are forked; those that tests start do wait.)"""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _file: None)
         yield
 
 
@@ -182,4 +212,5 @@ def _forked_passes() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def _same_start() -> None:
     if torch is not None:
-        torch.manual_seed(0)
+        # `torch.manual_seed` writes down the whole stack for every kind of device that is not there
+        torch.default_generator.manual_seed(0)

@@ -100,6 +100,7 @@ def _forking(run: Callable[..., Any]) -> Callable[..., Any]:
 
 def _run(program: Path, arguments: tuple[str, ...], folder: Path, strict: bool, out: Path, error: Path) -> None:
     subprocess.run = _forking(subprocess.run)
+    os.fsync = lambda _file: None  # it is for power failures, which no test causes, and takes milliseconds each time
     for place, path in ((1, out), (2, error)):
         os.dup2(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND), place)
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]

@@ -36,6 +36,7 @@ ROOMS: dict[str, set[str]] = {
     "names": set(),
     "options": set(),
     "progress": set(),
+    "redaction": set(),
     "quantities": {"record"},
     "store": {"characters", "record"},
     "ledger": {"characters", "record", "options", "store"},
@@ -45,27 +46,33 @@ ROOMS: dict[str, set[str]] = {
     "model": {"intervals", "names", "options", "tensor", "task", "store"},
     "core": {*_NUMBERS, "progress", "store", "task", "tensor", "model"},
     "probes": _PROBING,
-    "sinks": {"characters", "record", "quantities"},
+    "sinks": {"characters", "generators", "options", "record", "quantities", "store"},
     "reading": {*_NUMBERS, "store", "ledger"},
     "findings": {*_NUMBERS, "store", "ledger", "reading"},
     "report": {*_NUMBERS, "store", "ledger", "reading", "findings"},
     "run": {*_READING, "model", "generators"},  # model: imported for patches, or where torch is there, not before
     "comparison": {*_READING, "run", "model"},  # model: imported when runs have kept weights, not before
     "live": {*_READING, "run", "comparison"},
-    "session": {*_SESSION, "findings"},  # findings: for alerts and shown examples, imported when a session has some
+    "importing": {"characters", "generators", "record", "options", "redaction", "quantities", "store", "run"},
+    "session": {
+        *_SESSION,
+        "findings",
+        "redaction",
+    },  # findings: for alerts and shown examples, imported when a session has some
     "analysis": _DOOR,
     "telemetry": _DOOR,
     "dynamics": _DOOR,
     "trackers": _DOOR,
     "posttrain": {*_DOOR, "comparison", "sources"},
-    "training": {*_DOOR, "trackers", "sources", "__init__"},
+    "integrations": {*_DOOR, "generators"},
+    "training": {*_DOOR, "trackers", "sources", "integrations", "__init__"},
     "demo": {"*"},
     "cli": {"*"},
     "__init__": {"*"},
 }
 TORCH_FREE = {
-    "characters", "generators", "record", "intervals", "names", "options", "progress", "quantities", "store", "ledger",
-    "sources", "sinks", "reading", "findings", "report", "run", "comparison", "live",
+    "characters", "generators", "record", "intervals", "names", "options", "progress", "redaction", "quantities",
+    "store", "ledger", "sources", "sinks", "reading", "findings", "report", "run", "comparison", "live", "importing",
 }  # fmt: skip
 LINES = 300
 FILES = 20

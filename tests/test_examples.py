@@ -14,7 +14,10 @@ SHORTER = {
     "analysis_during_training": ["--epochs", "3"],
     "analysis_multi_phenomenon": ["--steps", "30", "--epochs", "3"],
     "analysis_post_hoc": ["--epochs", "0", "1", "2"],
-    "telemetry_siamese": ["--epochs", "2"],
+    "import_runs": ["--steps", "60"],
+    "telemetry_siamese": ["--epochs", "2", "--variants", "frozen", "swapped"],
+    "accelerate_digits": ["--epochs", "2"],
+    "lightning_digits": ["--epochs", "2"],
     "trl_grpo_analysis": ["--steps", "3"],
 }
 

@@ -23,6 +23,8 @@ class Peer:
     package: str
     version: str
     does: str
+    also: tuple[str, ...] = ()
+    """What it imports without requiring it."""
 
     @property
     def name(self) -> str:
@@ -58,7 +60,7 @@ def environment(peer: Peer, cache: Path) -> Path:
     site = _run([str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]).strip()
     (Path(site) / "reused.pth").write_text("\n".join(dict.fromkeys(reused)) + "\n")
     pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-c", str(CONSTRAINTS)]
-    _run([*pip, f"{peer.package}=={peer.version}"])
+    _run([*pip, f"{peer.package}=={peer.version}", *peer.also])
     made.write_text(json.dumps({"package": peer.package, "version": peer.version}) + "\n")
     return python
 

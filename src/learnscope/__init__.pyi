@@ -6,6 +6,9 @@ from learnscope.core.probe import Probe as Probe
 from learnscope.core.probe import ProbeWarning as ProbeWarning
 from learnscope.core.probe import probe as probe
 from learnscope.findings import Cuts as Cuts
+from learnscope.importing import import_run as import_run
+from learnscope.importing import import_runs as import_runs
+from learnscope.integrations import watch_trainer as watch_trainer
 from learnscope.ledger import IdError as IdError
 from learnscope.ledger import Ledger as Ledger
 from learnscope.ledger import LedgerError as LedgerError
@@ -74,8 +77,15 @@ from learnscope.session.replay import replay as replay
 from learnscope.session.telling.alerts import TrainingStopped as TrainingStopped
 from learnscope.session.watch import Watch as Watch
 from learnscope.session.watch import watch as watch
+from learnscope.sinks.chosen import sinks_for as sinks_for
 from learnscope.sinks.console import ConsoleSink as ConsoleSink
+from learnscope.sinks.mlflow import MLflowSink as MLflowSink
+from learnscope.sinks.prometheus import PrometheusSink as PrometheusSink
+from learnscope.sinks.prometheus import prometheus_text as prometheus_text
+from learnscope.sinks.queued import Queued as Queued
 from learnscope.sinks.tensorboard import TensorBoardSink as TensorBoardSink
+from learnscope.sinks.trackio import TrackioSink as TrackioSink
+from learnscope.sinks.wandb import WandbSink as WandbSink
 from learnscope.store.backend import RunError as RunError
 from learnscope.store.query import query as query
 from learnscope.task import DictTask as DictTask

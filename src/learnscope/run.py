@@ -44,12 +44,13 @@ class Run(RunReader):
 
     @property
     def problems(self) -> list[str]:
-        """Lines that could not be read, such as one cut off by a kill, and records that are not there."""
+        """Lines that could not be read, such as one cut off by a kill, and records that are not there; of an imported
+        run also what could not be read of its source."""
         from learnscope.ledger.shown import shown_of
 
         for _ in self.records():
             pass
-        return [*self.last_problems, *self.losses, *shown_of(self.backend)[1]]
+        return [*self.last_problems, *self.losses, *shown_of(self.backend)[1], *self.source_problems]
 
     def arrays_of(self, record: Record) -> dict[str, NDArray[Any]]:
         """The arrays that were stored with a record; most records have none."""

@@ -177,14 +177,14 @@ def test_long_curves_grow_by_their_last_buckets(served: str, opened: Any, tmp_pa
 
 
 def test_watch_shows_itself_and_the_training_is_the_same(opened: Any, training_process: Any) -> None:
-    watched = training_process("shown", 150, 0.02, "view")
+    watched = training_process("shown", 60, 0.02, "view")
     address = address_in(watched.stdout.readline())
     page = opened()
     until(lambda: _answers(address), "a server")
     go(page, address)
     assert page.do("() => learnscope.payload.name") == "shown"
     last = watched.stdout.readline()
-    plain = training_process("plain", 150, 0.0)
+    plain = training_process("plain", 60, 0.0)
     assert last.startswith("losses")
     assert plain.stdout.readline() == last
     clean(page, address)

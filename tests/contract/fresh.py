@@ -1,8 +1,9 @@
 """A watched and an unwatched loop in one process that has imported nothing of ours before, as a program.
 
-    python fresh.py NAME [NAME …]     probes by name, `console` for the sink, `late` for late imports
+    python fresh.py NAME [NAME …]     probes and sinks by name, `late` for late imports
+    python fresh.py NAME … -- NAME …  two such processes, forked before anything of ours is imported
 
-Prints what differs, as a JSON list: weights, and the states of the three generators that a loop may draw from.
+Prints for each what differs, as a JSON list: weights, and the states of the three generators that a loop may draw from.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import hashlib
 import json
 import random
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from torch import nn
 from torch.nn import functional as F
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+from contract.apart import each_apart
 
 
 def generators() -> dict[str, str]:
@@ -81,9 +84,10 @@ def with_lora(model: nn.Module) -> nn.Module:
 def watch(model: nn.Module, optimizer: torch.optim.Optimizer, names: list[str], data: list[Any]) -> Any:
     import learnscope as ls
     from contract.probes import build
+    from contract.sinks import build as build_sink
 
-    sinks: list[Any] = [ls.ConsoleSink(seconds=0.0)] if "console" in names else []
-    probes: list[Any] = [build(name) for name in names if name not in ("console", "late")]
+    sinks: list[Any] = [build_sink(name) for name in names if name.endswith("Sink")]
+    probes: list[Any] = [build(name) for name in names if name != "late" and not name.endswith("Sink")]
     if "late" in names:
         from contract.late import LateProbe, LateSink
 
@@ -93,8 +97,13 @@ def watch(model: nn.Module, optimizer: torch.optim.Optimizer, names: list[str], 
     )
 
 
+def differences(names: list[str]) -> list[str]:
+    watched = loop(names, watched=True)  # first, while nothing has been imported
+    plain = loop(names, watched=False)
+    return [name for name in plain if plain[name] != watched[name]]
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    watched = loop(sys.argv[1:], watched=True)  # first, while nothing has been imported
-    plain = loop(sys.argv[1:], watched=False)
-    print(json.dumps([name for name in plain if plain[name] != watched[name]]))
+    groups = [[name for name in group.split("\n") if name] for group in "\n".join(sys.argv[1:]).split("--")]
+    print(json.dumps(each_apart(partial(differences, names) for names in groups)))

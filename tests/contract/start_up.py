@@ -1,15 +1,24 @@
-"""Opens sessions in a process of its own, and prints which large modules that has imported, besides torch itself."""
+"""Opens sessions, each in a process of its own, and prints which large modules that has imported, besides torch itself.
+
+    python start_up.py WAY [WAY …]
+
+Prints for each way, as JSON, the large modules and how many modules there are more.
+"""
 
 from __future__ import annotations
 
 import json
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from contract.apart import each_apart
 
 LARGE = (
     "torch._dynamo", "torch._inductor", "torch._export", "torch.onnx", "torch.distributed.fsdp",
@@ -48,9 +57,11 @@ def watched(folder: Path, optimizer_of: Any, *, holdout: bool = False) -> tuple[
     return sorted(imported() - before), len(sys.modules) - loaded
 
 
-if __name__ == "__main__":
-    way = sys.argv[1]
+def opened(way: str) -> tuple[list[str], int]:
     with tempfile.TemporaryDirectory() as scratch:
         optimizer = torch.optim.AdamW if "AdamW" in way else None
-        found = watched(Path(scratch, "run"), optimizer, holdout="holdout" in way)
-    print(json.dumps(found))
+        return watched(Path(scratch, "run"), optimizer, holdout="holdout" in way)
+
+
+if __name__ == "__main__":
+    print(json.dumps(each_apart(partial(opened, way) for way in sys.argv[1:])))

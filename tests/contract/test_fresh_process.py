@@ -11,11 +11,13 @@ from typing import Any
 
 import pytest
 
+from contract import sinks
 from contract.probes import packaged
 from contract.trainers import TRAINERS
 
 PROGRAM, TRAINING = Path(__file__).with_name("fresh.py"), Path(__file__).with_name("trainers.py")
 QUICK = ("raw loop", "accelerate", "lightning")
+SINKS = [name for name in sinks.packaged() if name not in sinks.ELSEWHERE]
 OF_ADAPTERS = [name for name in packaged() if name not in packaged(adapters=False)]
 
 
@@ -27,25 +29,43 @@ def printed(program: Path, folder: Path, *arguments: str) -> Any:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def differences(folder: Path, *names: str) -> list[str]:
-    found: list[str] = printed(PROGRAM, folder, *names)
+def differences(folder: Path, *groups: list[str]) -> list[list[str]]:
+    """What differs for each group of probes and sinks, each in a process that has imported nothing of ours."""
+    arguments = [word for names in groups for word in ("--", *names)]
+    found: list[list[str]] = printed(PROGRAM, folder, *arguments[1:])
     return found
 
 
-@pytest.mark.parametrize("names", [packaged(adapters=False), OF_ADAPTERS, ["console"]], ids=["all", "adapters", "sink"])
-def test_all_together_move_no_generator(names: list[str], tmp_path: Path) -> None:
-    assert differences(tmp_path, *names) == []
+TOGETHER = {"all": packaged(adapters=False), "adapters": OF_ADAPTERS, "sinks": SINKS, "late": ["late"]}
+"""`late`: what a probe or a sink imports in each part of a measurement, for the first time."""
 
 
-def test_what_a_probe_or_a_sink_imports_late_moves_no_generator(tmp_path: Path) -> None:
-    """In each part of a measurement, for the first time."""
-    assert differences(tmp_path, "late") == []
+@pytest.fixture(scope="module")
+def differing(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+    found = differences(tmp_path_factory.mktemp("fresh"), *TOGETHER.values())
+    return dict(zip(TOGETHER, found, strict=True))
+
+
+@pytest.mark.parametrize("group", TOGETHER)
+def test_all_together_move_no_generator(group: str, differing: dict[str, list[str]]) -> None:
+    assert differing[group] == []
+
+
+def test_every_sink_is_held_to_it_here_or_in_an_environment_of_its_own() -> None:
+    assert len(SINKS) >= 4
+    assert set(sinks.ELSEWHERE) <= set(sinks.packaged())
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", SINKS)
+def test_each_sink_alone_moves_no_generator(name: str, tmp_path: Path) -> None:
+    assert differences(tmp_path, [name]) == [[]]
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("name", packaged())
 def test_each_alone_moves_no_generator(name: str, tmp_path: Path) -> None:
-    assert differences(tmp_path, name) == []
+    assert differences(tmp_path, [name]) == [[]]
 
 
 def test_under_quick_trainers_weights_and_generators_end_as_unwatched(tmp_path: Path) -> None:

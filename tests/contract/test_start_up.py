@@ -13,11 +13,20 @@ MOST = 220
 """Modules, of Python's own library too: each takes about a millisecond."""
 
 
-@pytest.mark.parametrize("way", ["none", "AdamW", "none with holdout", "AdamW with holdout"])
-def test_watching_imports_no_large_module_and_not_many(way: str) -> None:
-    program = Path(__file__).with_name("start_up.py")
-    done = subprocess.run([sys.executable, str(program), way], capture_output=True, text=True, check=False, timeout=300)
+WAYS = ["none", "AdamW", "none with holdout", "AdamW with holdout"]
+
+
+@pytest.fixture(scope="module")
+def imported() -> dict[str, tuple[list[str], int]]:
+    """What a session of each way imports in a process that has imported torch alone."""
+    command = [sys.executable, str(Path(__file__).with_name("start_up.py")), *WAYS]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr
-    large, modules = json.loads(done.stdout.splitlines()[-1])
+    return dict(zip(WAYS, json.loads(done.stdout.splitlines()[-1]), strict=True))
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_watching_imports_no_large_module_and_not_many(way: str, imported: dict[str, tuple[list[str], int]]) -> None:
+    large, modules = imported[way]
     assert large == []
     assert 50 < modules <= MOST

@@ -15,6 +15,7 @@ import random
 import sys
 import traceback
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,12 +48,16 @@ class Watching:
         if not self.asked:
             return
         import learnscope as ls
+
+        self.w = ls.watch(model, optimizer, holdout=holdout, **self.options())
+
+    def options(self) -> dict[str, Any]:
+        import learnscope as ls
         from contract.late import CarelessProbe, LateProbe, LateSink
         from contract.probes import build
 
         probes = [*(build(name) for name in PROBES), LateProbe(), *([CarelessProbe()] if self.careless else [])]
-        sinks = [ls.ConsoleSink(seconds=0.0), LateSink()]
-        self.w = ls.watch(model, optimizer, probes=probes, sinks=sinks, holdout=holdout, strict=True)
+        return {"probes": probes, "sinks": [ls.ConsoleSink(seconds=0.0), LateSink()], "strict": True}
 
     def close(self) -> None:
         if self.w is not None:
@@ -76,14 +81,19 @@ def raw(watching: Watching, folder: Path) -> nn.Module:
     return model
 
 
-def accelerate(watching: Watching, folder: Path) -> nn.Module:
+def accelerate(watching: Watching, folder: Path, *, one_line: bool = False) -> nn.Module:
     from accelerate import Accelerator
 
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
     model = small_net()
     parts = model, torch.optim.AdamW(model.parameters(), lr=1e-2), DataLoader(TensorDataset(X, Y), 4, shuffle=True)
     model, optimizer, loader = accelerator.prepare(*parts)
-    watching.open(model, optimizer, loader)
+    if one_line and watching.asked:
+        from learnscope.integrations.accelerate import watch_accelerate
+
+        watching.w = watch_accelerate(accelerator, model, optimizer, holdout=loader, **watching.options())
+    elif not one_line:
+        watching.open(model, optimizer, loader)
     for x, y in loader:
         with accelerator.accumulate(model):
             accelerator.backward(F.cross_entropy(model(x), y))
@@ -95,7 +105,7 @@ def accelerate(watching: Watching, folder: Path) -> nn.Module:
     return model
 
 
-def lightning(watching: Watching, folder: Path) -> nn.Module:
+def lightning(watching: Watching, folder: Path, *, one_line: bool = False) -> nn.Module:
     import lightning as package
 
     class Module(package.LightningModule):
@@ -116,6 +126,11 @@ def lightning(watching: Watching, folder: Path) -> nn.Module:
         def on_train_end(self, trainer: Any, module: Any) -> None:
             watching.close()
 
+    callbacks: list[Any] = [] if one_line else [Callback()]
+    if one_line and watching.asked:
+        from learnscope.integrations.lightning import LearnscopeCallback
+
+        callbacks = [LearnscopeCallback(**watching.options())]
     module = Module()
     quiet = {
         "logger": False,
@@ -125,9 +140,12 @@ def lightning(watching: Watching, folder: Path) -> nn.Module:
     }
     trainer = package.Trainer(
         max_steps=STEPS, accelerator="cpu", gradient_clip_val=0.1, accumulate_grad_batches=2, default_root_dir=folder,
-        callbacks=[Callback()], **quiet,
+        callbacks=callbacks, **quiet,
     )  # fmt: skip
     trainer.fit(module, DataLoader(TensorDataset(X, Y), batch_size=4, shuffle=True))
+    if one_line and watching.asked:
+        watching.w = callbacks[0].w
+        watching.close()
     return module
 
 
@@ -222,6 +240,8 @@ TRAINERS: dict[str, tuple[Callable[[Watching, Path], nn.Module], tuple[str, ...]
     "raw loop": (raw, ()),
     "accelerate": (accelerate, ("accelerate",)),
     "lightning": (lightning, ("lightning",)),
+    "accelerate, one line": (partial(accelerate, one_line=True), ("accelerate",)),
+    "lightning, one line": (partial(lightning, one_line=True), ("lightning",)),
     "transformers": (trainer, ("transformers.trainer",)),
     "TRL SFT": (sft, ("datasets", "trl.trainer.sft_trainer")),
     "TRL DPO": (dpo, ("datasets", "trl.trainer.dpo_trainer")),

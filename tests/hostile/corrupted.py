@@ -3,40 +3,71 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 import shutil
+import warnings
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 import learnscope as ls
+from learnscope.store.columnar import catalog, index
 
-STEPS = 12
+STEPS, SAVED = 8, 4
+"""The second attempt starts from the step `SAVED`: what the first recorded after it is superseded."""
+
+
+@ls.probe(every=1)
+def failing(moment: Any) -> dict[str, float]:
+    if moment.step == 3:
+        raise ValueError("a probe that fails")
+    return {"number": math.nan if moment.step == 2 else 1.0}
+
+
+class Loop:
+    """A training loop and its session, which may be resumed; the same probes each time."""
+
+    def __init__(self, folder: Path, **resume: Any) -> None:
+        torch.manual_seed(0)
+        self.model = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=0.05)
+        self.x, self.y = torch.randn(24, 6), torch.randint(3, (24,))
+        probes = [ls.GradientFlow(every=2), ls.ParameterChange(every=4, thresholds=(1e-6,)), ls.Loss(), failing]
+        probes += [ls.LearningRate(every=4), ls.Holdout(every=4)]
+        probes += [ls.ExampleLedger(every=1, show=[*["a text"] * 12, *torch.rand(12, 3, 4)])]
+        data = [(self.x, self.y)]
+        self.session = ls.watch(self.model, self.optimizer, run=folder, probes=probes, holdout=data, **resume)
+
+    def train(self, steps: int) -> None:
+        with self.session as w:
+            while w.steps < steps:
+                logits = self.model(self.x)
+                loss = torch.nn.functional.cross_entropy(logits, self.y)
+                self.optimizer.zero_grad()
+                loss.backward()
+                self.optimizer.step()
+                w.log(loss=loss)
+                w.examples(torch.arange(24), logits, self.y)
+                if w.steps % SAVED == 0:
+                    w.end_epoch()
+                    w.save_state()
 
 
 def sound_run(folder: Path) -> Path:
-    """A small run with every kind of file: lines, arrays, a ledger, shown examples, a state, findings."""
-    torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
-    x, y = torch.randn(24, 6), torch.randint(3, (24,))
-    probes = [ls.GradientFlow(every=2), ls.ParameterChange(every=3), ls.Loss(), ls.LearningRate(every=4)]
-    probes += [ls.Holdout(every=4), ls.ExampleLedger(every=1, show=[*["a text"] * 12, *torch.rand(12, 3, 4)])]
-    with ls.watch(model, optimizer, run=folder, probes=probes, holdout=[(x, y)]) as w:
-        for step in range(STEPS):
-            logits = model(x)
-            loss = torch.nn.functional.cross_entropy(logits, y)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            w.log(loss=loss)
-            w.examples(torch.arange(24), logits, y)
-            if step % 4 == 3:
-                w.end_epoch()
-        w.save_state()
-    ls.open_run(folder).report()
+    """A small run with every kind of file and line: two attempts, an error, a number that is not finite, arrays, a
+    ledger, shown examples, states, an index of the lines, findings and a report."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ls.ProbeWarning)
+        Loop(folder).train(SAVED + 2)
+        Loop(folder, resume=True, step=SAVED).train(STEPS)
+    with pytest.MonkeyPatch.context() as patch:  # a run as short as this has no index
+        patch.setattr(index, "WORTH_KEEPING", 1)
+        ls.open_run(folder).page()
     return folder
 
 
@@ -120,6 +151,12 @@ def changed_file(path: Path, chance: random.Random) -> None:
     path.write_bytes(data)
 
 
+def changed_catalog(path: Path, chance: random.Random) -> None:
+    """Strange content with the right check sum."""
+    text = changed_json(path.read_text().partition("\n")[2], chance)
+    path.write_text(f"{zlib.crc32(text.encode())}\n{text}")
+
+
 def replaced(path: Path, chance: random.Random) -> None:
     """A folder, a broken link or nothing in place of a file."""
     path.unlink()
@@ -130,6 +167,8 @@ def replaced(path: Path, chance: random.Random) -> None:
         path.symlink_to("/nowhere/at/all")
 
 
+WEIGHT = {"records.jsonl": 8, "run.json": 8, "catalog.json": 3}
+"""How often a file is damaged, other files 1."""
 Damage = Callable[[Path, random.Random], None]
 
 
@@ -139,13 +178,15 @@ def corrupt(folder: Path, seed: int) -> str:
     files = sorted(
         path for path in folder.rglob("*") if path.is_file() and "report" not in path.relative_to(folder).parts
     )
-    weighted = [path for path in files for _ in range(8 if path.name in ("records.jsonl", "run.json") else 1)]
+    weighted = [path for path in files for _ in range(WEIGHT.get(path.name, 1))]
     path = chance.choice(weighted)
     ways: list[Damage] = [changed_file, replaced]
     if path.suffix == ".jsonl":
         ways += [changed_line] * 12
     if path.name in ("run.json", "findings.json", "shown.json"):
         ways += [lambda p, c: void(p.write_text(changed_json(p.read_text(), c)))] * 12
+    if path.name == catalog.CATALOG:
+        ways += [changed_catalog] * 4
     way = chance.choice(ways)
     way(path, chance)
     return f"{path.relative_to(folder)} by {getattr(way, '__name__', 'changed_json')} (seed {seed})"

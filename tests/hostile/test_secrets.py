@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import learnscope as ls
-from learnscope.session.redaction import HIDDEN, redacted
+from learnscope.redaction import HIDDEN, redacted
 
 SECRET = "s3cr3tvalue"
 HOLDS_ONE = [

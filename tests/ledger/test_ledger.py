@@ -47,9 +47,20 @@ def made(count: int, examples: int, seed: int = 0) -> list[Visit]:
     ]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(histories, st.integers(1, 9))
 def test_streamed_numbers_are_those_of_whole_histories(visits: list[Visit], batch: int) -> None:
+    check_streamed(visits, batch)
+
+
+@pytest.mark.soak
+@settings(max_examples=1000, deadline=None)
+@given(histories, st.integers(1, 9))
+def test_streamed_numbers_of_many_histories(visits: list[Visit], batch: int) -> None:
+    check_streamed(visits, batch)
+
+
+def check_streamed(visits: list[Visit], batch: int) -> None:
     found = fill(visits, batch).frame()
     if visits:
         assert_same(found, expected(visits))

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from learnscope.model.cost import speed
 from seeds import dynamics, fixtures, posttrain, telemetry, trackers
 from seeds.fixtures import FIXTURES
 from seeds.reader import Block, Entry, all_blocks, runnable, table
@@ -31,6 +32,12 @@ ALLOWED = {
     "compared": {"of"}, "exempt": {"reason"},
 }  # fmt: skip
 ALWAYS = {"document", "line", "digest", "language", "how"}
+
+
+@pytest.fixture(autouse=True)
+def _short_timing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The speed of the models here matters to nobody: three seconds of passes for each are too many."""
+    monkeypatch.setattr(speed, "MAIN_SHARE", 1)
 
 
 def entries(*how: str) -> Any:

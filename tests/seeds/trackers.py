@@ -74,7 +74,7 @@ def arguments(block: str, *, steps: int, output: str) -> list[str]:
         words += [flag, value] if flag not in words else []
     if "--config.training.output_dir" not in words:
         words += ["--config.training.output_dir", output]
-    return [*words, "--config.training.max_steps", str(steps), "--config.training.per_device_train_batch_size", "4",
+    return [*words, "--config.training.max_steps", str(steps), "--config.training.per_device_train_batch_size", "1",
             "--config.dataset.holdout_examples", "8", "--config.peft.r", "4"]  # fmt: skip
 
 

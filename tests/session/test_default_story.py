@@ -1,9 +1,10 @@
-"""What a new user is told with default probes and a holdout, of a net that stays at chance."""
+"""What a new user is told with default probes and a holdout: a net that overfits, and one that stays at chance."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import torch
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
@@ -40,3 +41,17 @@ def test_a_net_at_chance_is_told_first_that_it_does_not_learn(tmp_path: Path) ->
     first = trained(tmp_path / "run", noise[:1000], y[:1000], [(noise[1000:1400], y[1000:1400])], 200).findings()[0]
     assert first.severity != "info"
     assert first.kind in ("labels_unrelated", "not_learning", "majority_guess")
+
+
+@pytest.mark.parametrize("steps", [150, 300])
+def test_a_net_that_overfits_is_told_so(steps: int, tmp_path: Path) -> None:
+    """60 digits, of which two in five have another label: learned by heart, and of little use elsewhere."""
+    x, y = digits()
+    wrong = y[:60].clone()
+    wrong[::5], wrong[1::5] = (wrong[::5] + 3) % 10, (wrong[1::5] + 7) % 10
+    run = trained(tmp_path / "run", x[:60], wrong, [(x[1000:1400], y[1000:1400])], steps)
+    train, held = run.frame("Loss", "loss").value.iloc[-1], run.frame("Holdout", "holdout_loss").value.iloc[-1]
+    assert train < 0.3 < 1.0 < held
+    first = run.findings()[0]
+    assert first.severity != "info"
+    assert first.kind == "overfitting"

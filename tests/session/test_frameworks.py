@@ -243,7 +243,7 @@ def with_compiled_step(backend: str | None, watched: bool) -> tuple[dict[str, Te
     return state(model), w.run if w is not None else None, seen
 
 
-@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("backend", [pytest.param("eager", marks=pytest.mark.soak), "aot_eager"])
 def test_a_compiled_optimizer_step(backend: str) -> None:
     plain, _, _ = with_compiled_step(backend, False)
     weights, run, seen = with_compiled_step(backend, True)

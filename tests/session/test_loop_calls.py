@@ -175,9 +175,21 @@ def dead(loop: Loop) -> None:
         loop.optimizer.step()
 
 
+def gradients_asked_for(loop: Loop) -> None:
+    """Of each of two losses by itself, as methods do that keep tasks from working against each other."""
+    parameters = [p for p in loop.model.parameters() if p.requires_grad]
+    for _ in range(STEPS):
+        loss = loop.loss()
+        loop.optimizer.zero_grad()
+        for part in (loss, 2 * loss):
+            torch.autograd.grad(part, parameters, retain_graph=True)
+        loss.backward()
+        loop.optimizer.step()
+
+
 HEALTHY = [
     usual, zeroed_in_place, by_the_model, by_hand, data_by_hand, accumulated, with_closure, scaled, evaluating,
-    batch_norm_frozen_by_itself, ours, dead,
+    batch_norm_frozen_by_itself, ours, dead, gradients_asked_for,
 ]  # fmt: skip
 
 
@@ -190,7 +202,7 @@ def test_a_healthy_loop_has_steps_and_backwards_only(shape: Callable[[Loop], obj
         "fused": lambda p: torch.optim.AdamW(p, lr=1e-2, fused=True),
     }
     counts = watched(shape, Loop(makers[optimizer]))
-    assert counts == {"steps": STEPS, "backwards": STEPS * (3 if shape is accumulated else 1)}
+    assert counts == {"steps": STEPS, "backwards": STEPS * (3 if shape in (accumulated, gradients_asked_for) else 1)}
 
 
 def test_a_frozen_backbone_in_eval_mode_is_healthy() -> None:

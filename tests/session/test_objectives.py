@@ -174,7 +174,7 @@ def test_a_session_that_is_cut_short_leaves_nothing_behind() -> None:
     assert not model._forward_pre_hooks
 
 
-@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", pytest.param("inductor", marks=pytest.mark.soak)])
 def test_a_compiled_loss_has_the_same_bits_one_graph_and_no_break(backend: str) -> None:
     """Compiled while listened to, and compiled before: neither is compiled again when listening begins or ends."""
     if backend == "inductor":

@@ -185,3 +185,21 @@ def test_a_name_that_was_asked_for_is_not_changed(tmp_path: Path) -> None:
     with pytest.raises(ls.RunError, match="being written by another process"):
         second.put_manifest({})
     first.close()
+
+
+def test_a_run_that_goes_back_keeps_the_states_it_saves_from_then_on(tmp_path: Path) -> None:
+    """Those of later steps are of an attempt that is superseded, and are the first to go."""
+    model = nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def save(first: int, last: int, **options: Any) -> list[str]:
+        with ls.watch(model, optimizer, run=tmp_path / "r", probes=[ls.ParameterChange(every=1)], **options) as w:
+            for _ in range(first, last):
+                model(torch.ones(1, 3)).sum().backward()
+                optimizer.step()
+                w.save_state()
+        return sorted(path.stem[-2:] for path in (tmp_path / "r" / "state").iterdir())
+
+    assert save(0, 6) == ["04", "05", "06"]
+    with pytest.warns(ls.ProbeWarning, match="no state was saved at step 1"):
+        assert save(1, 2, resume=True, step=1) == ["02", "05", "06"]

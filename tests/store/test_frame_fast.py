@@ -157,3 +157,15 @@ def test_lines_are_read_without_the_packages_for_sql(folder: Path, missing: str)
         "import learnscope as ls; print(ls.open_run(sys.argv[1]).frame().to_csv())"
     )
     assert run_python(code, str(folder)) == ls.open_run(folder).frame().to_csv().strip()
+
+
+def test_what_one_reader_knows_of_a_text_does_not_change_another_run(tmp_path: Path) -> None:
+    """Runs of one program have the same texts, of which a process reads the first: with labels of its own."""
+    for name, label in (("a", 0.0), ("b", -0.0), ("c", 0.5)):
+        column = Column("x", [1.0], {"threshold": label})
+        write_run(tmp_path / name, [plain(step, tables=[Table("model", ["model"], [column])]) for step in (1, 2)])
+        for record in ls.open_run(tmp_path / name).columns().records():
+            record.tables[0].scopes.append("of a user")
+        frame = ls.open_run(tmp_path / name).frame()
+        assert [repr(float(value)) for value in frame["threshold"]] == [repr(label)] * 2
+        assert frame["scope"].tolist() == ["model"] * 2

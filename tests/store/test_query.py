@@ -51,9 +51,25 @@ def asked(run: Path, table: str = "records") -> list[tuple[object, ...]]:
     ]
 
 
-@settings(max_examples=20, deadline=None)
-@given(written=st.lists(records(), max_size=5), attempts=st.lists(st.integers(0, 5), min_size=1, max_size=3))
+RUNS = {
+    "written": st.lists(records(), max_size=5), "attempts": st.lists(st.integers(0, 5), min_size=1, max_size=3),
+}  # fmt: skip
+
+
+@settings(max_examples=8, deadline=None)
+@given(**RUNS)
 def test_the_same_numbers_as_the_reader(written: list[Record], attempts: list[int]) -> None:
+    check_numbers(written, attempts)
+
+
+@pytest.mark.soak
+@settings(max_examples=200, deadline=None)
+@given(**RUNS)
+def test_the_same_numbers_of_many_runs(written: list[Record], attempts: list[int]) -> None:
+    check_numbers(written, attempts)
+
+
+def check_numbers(written: list[Record], attempts: list[int]) -> None:
     with tempfile.TemporaryDirectory() as place:
         run = write_run(Path(place) / "r", written, attempts)
         expected, everything = as_rows(run), as_rows(run, superseded=True)

@@ -113,6 +113,44 @@ def test_functions_that_give_one_number_one_for_each_example_or_more() -> None:
         torch.testing.assert_close(mean, wanted.mean())
 
 
+OF_NUMBERS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "squeezes": lambda out, y: F.mse_loss(out.squeeze(-1), y),
+    "squeezes, of each": lambda out, y: (out.squeeze(-1) - y) ** 2,
+    "flattens": lambda out, y: ((out.flatten() - y) ** 2).mean(),
+    "as it comes": lambda out, y: F.mse_loss(out, y),
+    "as it comes, of each": lambda out, y: (out - y) ** 2,
+    "adds a dimension": lambda out, y: F.mse_loss(out, y.view(-1, 1)),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Using a target size")
+@pytest.mark.parametrize("name", OF_NUMBERS)
+def test_a_function_of_numbers_never_broadcasts(name: str) -> None:
+    """One output a row and targets without that dimension: whichever of the two it reshapes, or neither."""
+    model, numbers = head(1), TARGETS["numbers"][:, 0]
+    wanted = (model(X).detach()[:, 0] - numbers) ** 2
+    task = tried(None, model, (X, numbers), OF_NUMBERS[name]).task
+    for rows in (slice(None), slice(1, 4), slice(2, 3)):
+        losses = task.outputs(model, (X[rows], numbers[rows])).losses
+        torch.testing.assert_close(losses, wanted[rows])
+        torch.testing.assert_close(task.loss(model, (X[rows], numbers[rows])), wanted[rows].mean())
+
+
+@pytest.mark.filterwarnings("ignore:Using a target size")
+def test_a_head_of_zeros_cannot_tell_and_the_next_batch_does() -> None:
+    """With equal outputs a loss that broadcasts gives the same number: nothing may be concluded from it."""
+    model, numbers = head(1), TARGETS["numbers"][:, 0]
+    weights = [parameter.detach().clone() for parameter in model.parameters()]
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+    task = tried(None, model, (X, numbers), lambda out, y: F.mse_loss(out, y)).task
+    with torch.no_grad():
+        for parameter, weight in zip(model.parameters(), weights, strict=True):
+            parameter.copy_(weight)
+    torch.testing.assert_close(task.outputs(model, (X, numbers)).losses, (model(X).detach()[:, 0] - numbers) ** 2)
+
+
 def test_a_function_gets_whole_images() -> None:
     """A loss over the picture, not over single pixels: 1 − Dice."""
 
@@ -318,3 +356,16 @@ def test_ignored_targets_do_not_hide_the_loss_in_the_graph() -> None:
     targets = CLASSES.clone()
     targets[0] = IGNORE
     assert loss_of_graph(F.cross_entropy(head(3)(X), targets)) == (CROSS_ENTROPY, True)
+
+
+def test_a_factor_of_one_leaves_the_loss_what_it_is() -> None:
+    """Trainers divide by the number of micro-batches; before the backward the graph tells by what."""
+    loss = F.mse_loss(head(3)(X), torch.zeros(6, 3, dtype=torch.float64))
+    assert loss_of_graph(loss / 1) == (SQUARED, True)
+    assert loss_of_graph(loss / 3 * 3) == (SQUARED, True)
+    assert loss_of_graph(loss / 3) == (SQUARED, False)
+    assert loss_of_graph(loss * 2) == (SQUARED, False)
+    assert loss_of_graph(loss / 0) == (SQUARED, False)
+    scaled = loss / 1
+    scaled.backward()  # type: ignore[no-untyped-call]
+    assert loss_of_graph(scaled) == (SQUARED, False), "what it was divided by is freed"

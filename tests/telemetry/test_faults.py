@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 import learnscope as ls
+from forked import run_program
 from learnscope.core.probe import ProbeWarning
 from telemetry.loops import Net, batches, lines, telemetry_in, train
 from telemetry.programs import BATCHES, PROCESSES, ROUNDS
@@ -23,9 +24,13 @@ from telemetry.programs import BATCHES, PROCESSES, ROUNDS
 PROGRAMS = Path(__file__).with_name("programs.py")
 
 
-def run(name: str, folder: Path) -> dict[str, Any]:
-    command = [sys.executable, str(PROGRAMS), name, str(folder)]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+def run(name: str, folder: Path, *, fresh: bool = False) -> dict[str, Any]:
+    """What a program found out: in a process that is forked, or, for its memory, in one that is started."""
+    if fresh:
+        command = [sys.executable, str(PROGRAMS), name, str(folder)]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    else:
+        ended = run_program(PROGRAMS, name, str(folder), folder=Path.cwd())
     assert ended.returncode == 0, ended.stderr
     found: dict[str, Any] = json.loads(ended.stdout)
     return found
@@ -135,7 +140,7 @@ def test_a_killed_process(tmp_path: Path) -> None:
 
 def test_memory_does_not_grow_with_the_model(tmp_path: Path) -> None:
     """25 million parameters, 95 MiB: no second copy of them at any time, though they are compared and written."""
-    found = run("memory", tmp_path / "t")
+    found = run("memory", tmp_path / "t", fresh=True)
     assert found["collection"] < 64
     assert found["copy"] > 90, "the measure sees a copy"
     assert (tmp_path / "t" / "last_checkpoint.pt").stat().st_size > 1e8

@@ -34,7 +34,7 @@ def test_a_tracked_sft_is_the_same_to_the_last_bit(base: Path, tmp_path: Path, s
     assert_same(weights(plain), weights(sft[1]))
 
 
-@pytest.mark.parametrize("family", ["lora", "adalora"])
+@pytest.mark.parametrize("family", [pytest.param("lora", marks=pytest.mark.soak), "adalora"])
 def test_a_tracked_grpo_is_the_same_to_the_last_bit(base: Path, tmp_path: Path, family: str) -> None:
     """Sampling draws random numbers at every step: one that tracking took away would show."""
     flags = ("--config.peft.type", family)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any
 
-from learnscope.cli import audit, checks, patch, probes, query, report, runs, train, view
+from learnscope.cli import audit, checks, importing, patch, probes, query, report, runs, train, view
 from learnscope.cli.commands import fail
 from learnscope.options import nearest
 
@@ -49,6 +49,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog="examples:\n  learnscope demo                  train five small models and see what is found\n"
         "  learnscope train                 train an adapter on a small model, tracked on request\n"
         "  learnscope audit                 examine a finished model: speed, bit widths, robustness\n"
+        "  learnscope import wandb          runs of TensorBoard, wandb, the Trainer or a CSV file as runs\n"
         "  learnscope report runs/a         a page with the findings and figures of a run folder\n"
         "  learnscope view runs             the same page for all runs, live while they train\n"
         "  learnscope checks runs/a         what was checked, and what was not and why\n"
@@ -70,6 +71,7 @@ def _parser() -> argparse.ArgumentParser:
         checks.add_acknowledge,
         runs.add_demo,
         train.add,
+        importing.add,
         audit.add,
         probes.add,
     )

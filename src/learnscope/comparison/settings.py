@@ -14,7 +14,7 @@ _PLACES = {"config": 0, "optimizers": 1, "model": 2, "probes": 3, "budget": 4, "
 """The order of the sections; others come before the environment."""
 _LEFT_OUT = frozenset({"created", "started", "ended", "updated", "timestamp", "pid", "run_id"})
 """Entries that differ in every run, at any depth."""
-_NOT_SETTINGS = frozenset({"status", "attempts", "id", "run", "labels"})
+_NOT_SETTINGS = frozenset({"status", "attempts", "id", "run", "labels", "imported"})
 """Top-level entries of a manifest that are not settings."""
 
 

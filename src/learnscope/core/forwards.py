@@ -8,7 +8,15 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from learnscope.tensor.context import plain_arithmetic
-from learnscope.tensor.features.inputs import MOST_HASHED, SHORT, long_enough, number_moments, row_hashes, token_numbers
+from learnscope.tensor.features.inputs import (
+    MOST_HASHED,
+    SHORT,
+    equal_by_chance,
+    long_enough,
+    number_moments,
+    row_hashes,
+    token_numbers,
+)
 from learnscope.tensor.features.small_inputs import is_small
 
 
@@ -45,5 +53,7 @@ def described(name: str, given: Tensor, padding: int | None, *, most: int = MOST
         if not tokens or rows[:1].numel() >= SHORT:
             call.hashes, comparable = row_hashes(rows, padding, most)
             text = tokens and rows.ndim == 2
-            call.comparable = comparable & long_enough(rows[: len(comparable)], padding) if text else comparable
+            if text:
+                comparable = comparable & long_enough(rows[: len(comparable)], padding)
+            call.comparable = comparable if tokens else comparable & ~equal_by_chance(rows)
         return call

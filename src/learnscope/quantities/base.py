@@ -70,6 +70,10 @@ class Quantity:
     ) -> Row:  # fmt: skip
         return Row(self.name, value, scope, kind, labels or {}, status)
 
+    def of(self, *kinds: str) -> Quantity:
+        """The same of these kinds alone: `GradientFlow.norm.of("layer")` for what a norm of the model does not tell."""
+        return replace(self, kinds=kinds)
+
     def at(self, **values: object) -> Quantity:
         """The quantity with the placeholders of its name filled.
 

@@ -94,7 +94,10 @@ class Inputs(Quantities):
         when="for outputs of two dimensions",
     )
     output_width = _of_inputs("how many numbers the output has for an example")
-    rows = not_drawn("rows of the step compared by content; empty and constant ones are left out")
+    rows = not_drawn(
+        "rows of the step compared by content; empty and constant ones are left out, and a batch that is given again "
+        "in the same step"
+    )
     duplicate_share = not_drawn(
         "share of them that came before, bit for bit, in the same step; where `w.end_epoch()` tells epochs, also at an "
         "earlier looked-at step of the epoch", scale="share",

@@ -10,6 +10,7 @@ from learnscope.quantities.gradients import GradientFlow
 from learnscope.quantities.outputs import BatchStats, Holdout, Loss, Performance
 from learnscope.quantities.robustness import Attacks, BitRobustness, InputPerturbation, NoiseRobustness
 from learnscope.quantities.updates import LearningRate, ParameterChange
+from learnscope.reading.course.trainers import GIVEN, NONE, TRAINING_SET, holdout_source, trainer_of
 from learnscope.reading.gather import labels_of, series
 from learnscope.reading.other_numbers import measured_once
 from learnscope.reading.words import count, listed, num
@@ -38,15 +39,31 @@ def watched(reader: RunReader) -> list[tuple[str, str]]:
     facts = {
         "model": _model(manifest.get("model") or {}),
         "optimizer": ", ".join(str(optimizer.get("class")) for optimizer in manifest.get("optimizers") or []),
+        "trainer": _trainer(reader),
+        "holdout": _holdout(reader),
         "steps": span,
         "time": _duration(seconds) if seconds else "not recorded",
         "skipped": f"{count(skipped, 'step')} that the gradient scaler did not take" if skipped else "",
         "status": str(reader.status or "not recorded"),
         "measured once": listed(once, 12) if (once := measured_once(reader)) else "",
         "source": str(manifest.get("source") or ""),
+        **_imported(manifest.get("imported") or {}),
         **_environment(manifest.get("environment") or {}),
     }
     return [(name, fact) for name, fact in facts.items() if fact]
+
+
+def _trainer(reader: RunReader) -> str:
+    found = trainer_of(reader) or {}
+    versions = ", ".join(f"{name} {found[name]}" for name in found if name not in ("class", "kind"))
+    return f"{found.get('class')} ({versions})" if found else ""
+
+
+def _holdout(reader: RunReader) -> str:
+    """Where the data to evaluate on are from, if a trainer has chosen them."""
+    source = holdout_source(reader)
+    only = ", which it trains on: this says nothing about other data" if source == TRAINING_SET else ""
+    return source if source.startswith((NONE, GIVEN)) or not source else f"of the trainer's {source}{only}"
 
 
 def _model(model: dict[str, Any]) -> str:
@@ -60,6 +77,19 @@ def _model(model: dict[str, Any]) -> str:
     if model.get("dtypes"):
         parts.append(listed(sorted(model["dtypes"]), 3))
     return ", ".join(parts)
+
+
+def _imported(imported: dict[str, Any]) -> dict[str, str]:
+    """Where an imported run comes from, and which of its names became a quantity."""
+    names = [
+        entry for entry in imported.get("names") or [] if not str(entry.get("became")).startswith(("kept", "left"))
+    ]
+    if not imported:
+        return {}
+    became = [f"{entry.get('name')} is {entry.get('became')}" for entry in names]
+    files = [str(file) for file in imported.get("files") or []]
+    where = f"{imported.get('format')}, {listed(files, 1)}" if files else str(imported.get("format"))
+    return {"imported": where, "names": listed(became, 8), "step": f"steps are {imported.get('step')}"}
 
 
 def _environment(environment: dict[str, Any]) -> dict[str, str]:

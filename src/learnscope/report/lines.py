@@ -43,11 +43,11 @@ def loss_figure(reader: RunReader) -> Figure | None:
     stand_in = held_out.stand_in or "loss"
     if apart:
         _losses(above, [loss], "loss", broken, last=False)
-        _holdout(below[0], holdout)
+        _holdout(below[0], holdout, held_out.name)
         _losses(below[0], [holdout], stand_in, broken, last=not shares)
     else:
         if len(holdout.finite):
-            _holdout(above, holdout)
+            _holdout(above, holdout, held_out.name)
         _losses(above, [loss, holdout], "loss" if len(loss) else stand_in, broken, last=not shares)
     if shares:
         _accuracies(below[-1], shares, broken)
@@ -70,8 +70,8 @@ def _losses(axes: Axes, curves: Sequence[Series], name: str, broken: Breaks, *, 
     legend(axes)
 
 
-def _holdout(axes: Axes, holdout: Series) -> None:
-    curve(axes, holdout, COLOURS[1], "holdout", markers=True)
+def _holdout(axes: Axes, holdout: Series, name: str) -> None:
+    curve(axes, holdout, COLOURS[1], name, markers=True)
     at = int(holdout.finite.values.argmin())
     step, value = int(holdout.finite.steps[at]), float(holdout.finite.values[at])
     axes.plot([step], [value], marker="o", markersize=11, markerfacecolor="none", color=COLOURS[1],
@@ -111,7 +111,7 @@ def _accuracies(axes: Axes, shares: dict[str, Series], broken: Breaks) -> None:
 
 def _ends(loss: Series, held_out: HeldOutLoss) -> str:
     parts = []
-    holdout = "holdout" if held_out.stand_in is None else f"holdout, {held_out.stand_in},"
+    holdout = held_out.name if held_out.stand_in is None else f"{held_out.name}, {held_out.stand_in},"
     for name, values in (("training", loss), (holdout, held_out.series)):
         shown = values.finite
         if len(shown) > 1:

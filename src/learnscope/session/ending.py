@@ -20,6 +20,7 @@ from learnscope.session.engine import Engine
 from learnscope.store.backend import FolderBackend
 
 WITHOUT_CLOSE = "ended without close()"
+_HURRIED = ("terminated by ", "interrupted by KeyboardInterrupt")
 _SIGNALS = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
 _HANDLE_SIGNALS_THEMSELVES = ("lightning", "pytorch_lightning")
 """Trainers that install a handler only where nobody else has one: they would leave theirs out because of ours."""
@@ -31,6 +32,9 @@ _forgotten: weakref.WeakKeyDictionary[Engine, weakref.finalize[[FolderBackend], 
 def opened(engine: Engine) -> None:
     """From now on the session is closed when a signal or an error ends the process, or when nobody holds it."""
     _open[engine] = _last_error()
+    if engine.passing.queued:  # before what a tracker does at the end of the process, which would close it first
+        atexit.unregister(_at_exit)
+        atexit.register(_at_exit)
     if isinstance(engine.backend, FolderBackend):
         _forgotten[engine] = weakref.finalize(engine, _forget, engine.backend)
         _forgotten[engine].atexit = False  # then `_at_exit` closes it, with more to say
@@ -51,6 +55,11 @@ def finish(engine: Engine, status: str, **facts: Any) -> None:
     facts = {"ended": time.time(), "last_step": engine.last_step, **facts, "cost": engine.budget.summary()}
     try:
         engine.store_file("run.json", lambda: engine.note(status, **facts))
+        if engine.passing.queued:  # the run is complete before anybody waits for a tracker
+            engine.passing.hurried = is_hurried(status)
+            with preserve_rng():
+                engine.passing.wait()
+            engine.store_file("run.json", lambda: engine.note(status, **facts))
     finally:
         _closed(engine)
         engine.backend.close()
@@ -67,6 +76,11 @@ def concluding(engine: Engine, **facts: Any) -> Iterator[None]:
         raise
     engine.close()
     finish(engine, "finished", **facts)
+
+
+def is_hurried(status: str) -> bool:
+    """Whether a session ends in this way because its process is to end now."""
+    return status.startswith(_HURRIED)
 
 
 def interrupted_by(error: BaseException) -> str:
@@ -149,7 +163,8 @@ def _last_error() -> BaseException | None:
 
 def _at_exit() -> None:
     error = _last_error()
-    for engine in _in_folders():
+    of_sinks = [engine for engine in list(_open) if engine.passing.queued]
+    for engine in dict.fromkeys([*_in_folders(), *of_sinks]):
         if not engine.closed_by_its_owner:
             new_error = error if error is not _open[engine] else None
             _end(engine, WITHOUT_CLOSE if new_error is None else interrupted_by(new_error))

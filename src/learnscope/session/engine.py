@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -29,8 +29,10 @@ from learnscope.session.materialise import (
 )
 from learnscope.session.subject import check_needs, check_parameters
 from learnscope.session.writing import Writer
-from learnscope.sinks.base import Sink
 from learnscope.store.backend import Arrays, Backend
+
+if TYPE_CHECKING:
+    from learnscope.sinks.base import Sink
 
 FED = frozenset({"logged", "batch", "examples"})
 """Needs that the loop meets by calling the session, so that whether they are met is known only while it runs."""
@@ -225,8 +227,9 @@ class Engine(Writer):
                 self.budget.add(firing.bound.label, time.perf_counter() - started)
 
     def close(self) -> None:
+        """Write what waits; `ending.finish` waits for sinks that have a queue."""
         self.write_out()
-        self.close_sinks()
+        self.passing.close_direct()
 
     def memories(self) -> list[str]:
         return [b.label for b in self.bound if "previous" in b.probe.needs or b.saved_state()]

@@ -67,6 +67,7 @@ class Loop:
         self._attempts = Attempts(engine, self._backwards, self._calls, self.feed, self.moment)
         if counts:
             self._backwards.on_reach = engine.safely(self._calls.reached)
+            self._backwards.on_added = self._calls.added
         self._ends = StepEnds(engine, self, *((self._calls, self._attempts) if counts else ()))
         self._ends.attach(self.subject.optimizers, clock)
 
@@ -102,6 +103,14 @@ class Loop:
             bound.waiting += 1
             self.engine.budget.add(bound.label, time.perf_counter() - started)
         return taken
+
+    def name_rows(self, ids: Any) -> None:
+        """Keep the ids of a batch's examples."""
+        self.feed.add_rows(self.steps, self.first_step, self._backwards.passes > 0, ids)
+
+    @property
+    def measures_micro_batches(self) -> bool:
+        return self._meter is not None
 
     def settle(self) -> None:
         """Nothing more will come of the training step that is open."""

@@ -18,7 +18,7 @@ from learnscope.core.probe import Probe, describe, labels_of
 from learnscope.core.subject import Subject
 from learnscope.names import optimizer_groups, resolve
 from learnscope.record import SCHEMA_VERSION
-from learnscope.session.redaction import redacted
+from learnscope.redaction import redacted
 from learnscope.task import unwrap
 
 

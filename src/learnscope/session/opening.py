@@ -82,10 +82,24 @@ def begin(engine: Engine, *, resume: bool, step: int | None) -> tuple[int, int |
     engine.attempt = len(manifest["attempts"])
     manifest["attempts"].append({"attempt": engine.attempt, "start_step": step, "started": time.time()})
     manifest["status"] = "running"
+    open_sinks(engine, manifest)
     backend.put_manifest(manifest)
     engine.last_step = step
     ending.opened(engine)
     return step, epoch
+
+
+def open_sinks(engine: Engine, manifest: dict[str, Any]) -> None:
+    """Open the sinks, each with what it kept in the last attempt that had it; what they keep now is for the next."""
+    kept = {
+        name: account.get("kept") or {}
+        for entry in manifest["attempts"]
+        for name, account in (entry.get("sinks") or {}).items()
+    }
+    backend = engine.backend
+    engine.passing.open(backend.path if isinstance(backend, FolderBackend) else None, manifest, kept)
+    if accounts := engine.passing.accounts():
+        manifest["attempts"][-1]["sinks"] = accounts
 
 
 @preserve_rng()
@@ -109,7 +123,9 @@ def save_state(engine: Engine, snapshots: dict[str, Snapshot], step: int, passes
     about = {"step": step, "attempt": engine.attempt, "states": numbers, "snapshots": steps, "passes": passes}
     metadata = {"learnscope": json.dumps(about)}
     write_atomically(path, lambda temporary: save_file(tensors, temporary, metadata=metadata))
-    for old in sorted(path.parent.glob("step-*.safetensors"))[:-KEPT_STATES]:
+    # after a resume from an older checkpoint, those of later steps are of an attempt that is superseded: they go first
+    states = sorted(path.parent.glob("step-*.safetensors"), key=lambda state: (state.name <= path.name, state.name))
+    for old in states[:-KEPT_STATES]:
         old.unlink()
     return path
 

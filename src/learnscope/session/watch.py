@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -28,10 +27,13 @@ from learnscope.session.steps.optimizers import as_optimizers
 from learnscope.session.subject import make_subject, provided
 from learnscope.session.telling.alerts import AlertsTo, alerts_for
 from learnscope.session.telling.shown import Shown
+from learnscope.session.telling.told import Told
 from learnscope.session.unfired import warn_of_unfired
-from learnscope.sinks.base import Sink
 from learnscope.task import Task
 from learnscope.task.losses import LossCallable
+
+if TYPE_CHECKING:  # a session without sinks does without these modules
+    from learnscope.sinks.base import Sink
 
 
 @explain_options
@@ -138,7 +140,7 @@ def watch(
         return watched.shown(told, optimizers, view=view)
 
 
-class Watch(Shown):
+class Watch(Shown, Told):
     """A live session. Close it with `close()`, or use it as a context manager."""
 
     def __init__(
@@ -155,7 +157,7 @@ class Watch(Shown):
             finish(engine, interrupted_by(error), last_step=steps)
             raise
         self._loop_loss = LoopLoss(engine)
-        self._learn_loss, self._hand_over = engine.safely(self._loop_loss.logged), engine.safely(self._loop.hand_over)
+        self.learn_loss, self._hand_over = engine.safely(self._loop_loss.logged), engine.safely(self._loop.hand_over)
         self._take_examples = engine.safely(self._loop.take_examples)
         self._logs = any("logged" in bound.probe.needs for bound in engine.bound)
         passes = self._open_again() if again else None
@@ -191,7 +193,7 @@ class Watch(Shown):
     def log(self, **values: float | Tensor) -> None:
         """Record numbers of this step, such as the loss. Tensors are read later, without waiting for them."""
         if self._engine.subject.holdout is not None:
-            self._learn_loss(values.get("loss"))
+            self.learn_loss(values.get("loss"))
         if self._loop.listens and not self._logs:
             self._engine.add(Loss())
             self._logs = True
@@ -220,10 +222,6 @@ class Watch(Shown):
         examples = Examples.copied(ids, logits, targets, inputs, groups)
         self._engine.safely(self._loop_loss.examples)(logits, examples.targets)
         self._hand_over(examples=examples)
-
-    def micro_batch(self, size: float) -> None:
-        """Say how many examples or tokens the coming micro-batch has; the noise scale then counts in them."""
-        self._loop.sizes.append(float(size))
 
     def end_epoch(self) -> None:
         """Fire the probes with at="epoch"."""
@@ -294,7 +292,5 @@ class Watch(Shown):
     def __enter__(self) -> Watch:
         return self
 
-    def __exit__(
-        self, _kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         self.close("finished" if error is None else interrupted_by(error))

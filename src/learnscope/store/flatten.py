@@ -13,7 +13,7 @@ import pyarrow.compute as pc  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
 from learnscope.characters import visible_json
-from learnscope.store.frame import FIXED_COLUMNS, finished, inferred, label_column
+from learnscope.store.frame import FIXED_COLUMNS, empty_frame, finished, inferred, label_column
 
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]
@@ -126,7 +126,7 @@ class Flat:
         recorded = (label for body in bodies.values() for label in body)  # by first appearance
         labels = list(dict.fromkeys([*declared, *recorded]))
         if not count.sum():
-            return finished({**{key: [] for key in FIXED_COLUMNS}, **{label_column(label): [] for label in labels}})
+            return empty_frame(tuple(labels)).copy()
         with_rows = np.unique(parts["record"][count > 0])
         row = np.repeat(np.searchsorted(with_rows, parts["record"]), count)
         columns: dict[str, Any] = dict.fromkeys(FIXED_COLUMNS)

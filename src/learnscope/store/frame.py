@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from learnscope.record import HEADER, Record
 
@@ -58,7 +61,7 @@ def inferred(values: Sequence[Any]) -> Any:
     """An array with the dtype that pandas infers for these values; it does not depend on how often each occurs."""
     import pandas as pd
 
-    return pd.DataFrame({"x": list(values)})["x"].array
+    return pd.Series(list(values), dtype=None if len(values) else "float64").array  # of none: as in a table
 
 
 def label_column(label: str) -> str:
@@ -70,7 +73,12 @@ def finished(columns: dict[str, Any]) -> pd.DataFrame:
     """The table of these columns, with dtypes that do not depend on what was recorded."""
     import pandas as pd
 
-    frame = pd.DataFrame(columns)
-    frame["value"] = frame["value"].astype("float64")
-    frame["status"] = frame["status"].astype(object)
-    return frame
+    status = columns["status"]
+    of_any_type = (inferred(status) if isinstance(status, list) else status).astype(object)
+    return pd.DataFrame({**columns, "value": np.asarray(columns["value"], np.float64), "status": of_any_type})
+
+
+@lru_cache(64)
+def empty_frame(labels: tuple[str, ...]) -> pd.DataFrame:
+    """A table without rows, to be copied: most questions of a run are about what it did not record."""
+    return finished({**{key: [] for key in FIXED_COLUMNS}, **{label_column(label): [] for label in labels}})

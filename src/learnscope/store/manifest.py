@@ -15,6 +15,7 @@ _ATTEMPT = {
     "attempt": int, "start_step": int, "started": _NUMBER, "ended": _NUMBER, "last_step": int, "cost": {},
     "records": {"written": int, "lost": int}, "files_lost": int, "memories": _TEXTS, "state_lost": _TEXTS,
     "skipped_steps": int, "state_restored": bool,
+    "sinks": {"*": {"taken": int, "dropped": int, "errors": int, "kept": {}}},
 }  # fmt: skip
 _SHAPE: dict[str, Any] = {
     "source": str, "created": _NUMBER, "status": str, "id": str, "probes": {"*": {"probe": str, "names": [{}]}},
@@ -29,7 +30,7 @@ _SHAPE: dict[str, Any] = {
         "command": _TEXTS, "learnscope": str, "python": str, "torch": str, "platform": str, "threads": int,
         "accelerator": str, "git": {"commit": str, "changed": bool},
     },
-    "attempts": [_ATTEMPT],
+    "attempts": [_ATTEMPT], "imported": {"format": str, "files": _TEXTS, "names": [{}], "problems": _TEXTS},
 }  # fmt: skip
 """Types by key: `[x]` is a list of x, `*` any other key, `{}` any object. What is not named may be anything."""
 _REQUIRED = {"attempts": ("attempt", "start_step"), "probes": ("probe",)}
@@ -50,30 +51,33 @@ def read_manifest(path: Path) -> tuple[dict[str, Any], list[str]]:
     if not isinstance(body, dict):
         raise NotAManifest(f"{path} does not hold a JSON object")
     wrong: list[str] = []
-    sound = _sound(body, _SHAPE, "", wrong)
+    sound = _sound(body, _SHAPE, (), wrong)
     for part, required in _REQUIRED.items():
         sound[part] = _complete(sound.get(part), required, part, wrong)
     return sound, [f"{place} in {path.name} is damaged and was left out" for place in dict.fromkeys(wrong)]
 
 
-def _sound(value: Any, shape: Any, place: str, wrong: list[str]) -> Any:
+def _sound(value: Any, shape: Any, place: tuple[str, ...], wrong: list[str]) -> Any:
     """The value without what is of another shape; `_DROP` if it is itself. Null stands for "not recorded"."""
-    if shape is None or value is None:
-        return value
     if isinstance(shape, dict) and isinstance(value, dict):
-        below = {
-            key: _sound(item, shape.get(key, shape.get("*")), f"{place}.{key}".lstrip("."), wrong)
-            for key, item in value.items()
-        }
-        return {key: item for key, item in below.items() if item is not _DROP}
+        others, kept = shape.get("*"), {}
+        for key, item in value.items():
+            below = shape.get(key, others)
+            if item is None and others is not None and key not in shape:  # of a probe or a layer there is something
+                wrong.append(".".join((*place, key)))
+                continue
+            sound = item if below is None or item is None else _sound(item, below, (*place, key), wrong)
+            if sound is not _DROP:
+                kept[key] = sound
+        return kept
     if isinstance(shape, list) and isinstance(value, list):
-        items = [_sound(item, shape[0], place, wrong) for item in value]
-        wrong += [place] if None in items else []
-        return [item for item in items if item is not _DROP and item is not None]
+        items = [_sound(item, shape[0], place, wrong) for item in value if item is not None]
+        wrong += [".".join(place)] if len(items) < len(value) else []
+        return [item for item in items if item is not _DROP]
     types = shape if isinstance(shape, tuple) else (shape,)
     if type(value) in types and (isinstance(value, str) or abs(value) < 2**63):
         return value
-    wrong.append(place)
+    wrong.append(".".join(place))
     return _DROP
 
 

@@ -12,7 +12,6 @@ from learnscope.record import Record
 from learnscope.store.backend import Backend, FolderBackend
 from learnscope.store.columnar.column_frame import frame_from
 from learnscope.store.columnar.columns import Columns
-from learnscope.store.compacted_frame import compacted_frame, compacted_last_step
 from learnscope.store.locks import is_locked
 from learnscope.store.parts import LINES
 
@@ -47,6 +46,11 @@ class RunReader:
             return []
         return losses(self.manifest, self.last_counts)
 
+    @property
+    def source_problems(self) -> list[str]:
+        """What an import could not read of the files that this run was made of."""
+        return (self.manifest.get("imported") or {}).get("problems") or []
+
     def _checked_manifest(self) -> tuple[dict[str, Any], list[str]]:
         return self.backend.checked_manifest() if isinstance(self.backend, FolderBackend) else (self.manifest, [])
 
@@ -54,6 +58,8 @@ class RunReader:
     def last_step(self) -> int:
         """The last recorded step, 0 for a run without records."""
         if isinstance(self.backend, FolderBackend):
+            from learnscope.store.compacted_frame import compacted_last_step  # a session that records reads nothing
+
             last = compacted_last_step(self.backend.path, attempt_starts(self.manifest))
             if last is not None:
                 return last
@@ -94,6 +100,8 @@ class RunReader:
         """
         declared = declared_labels(self.manifest, probe)
         if isinstance(self.backend, FolderBackend):
+            from learnscope.store.compacted_frame import compacted_frame
+
             starts = None if superseded else attempt_starts(self.manifest)
             fast = compacted_frame(self.backend.path, starts, probe, name, kind, declared)
             if fast is not None:

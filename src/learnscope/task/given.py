@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from learnscope.task.losses import CROSS_ENTROPY, LossCallable, LossFunction, in_float32, mean_of_each, named
+from learnscope.task.losses import CROSS_ENTROPY, LossCallable, LossFunction, agrees, in_float32, mean_of_each, named
 from learnscope.task.shapes import IGNORE, like_logits, same_entries
 
 
@@ -36,6 +36,8 @@ class GivenLoss:
     """The user's loss for each of N positions, so that their mean is what it gives for all of them together."""
 
     loss: LossCallable
+    _wants: dict[str, bool] = field(default_factory=dict, compare=False, repr=False)
+    """Whether a function of the user's own takes targets in the shape of the outputs, once a batch has told."""
 
     @property
     def reduction(self) -> str | None:
@@ -62,9 +64,12 @@ class GivenLoss:
         return each
 
     def __call__(self, logits: Tensor, targets: Tensor) -> Tensor:
-        targets, unreduced = _in_kind(targets, logits), self.unreduced
-        entries: Tensor | None = None if unreduced is None else unreduced(logits, targets)
-        if entries is None or entries.shape[:1] != logits.shape[:1]:
+        unreduced = self.unreduced
+        if unreduced is None:
+            return shared(*self.of_examples(logits, targets))
+        targets = _in_kind(targets, logits)
+        entries: Tensor = unreduced(logits, targets)
+        if entries.shape[:1] != logits.shape[:1]:
             return shared(*self.of_examples(logits, targets))
         if self.reduction == "sum":
             return entries.flatten(1).sum(1) if entries.ndim > 1 else entries
@@ -73,7 +78,7 @@ class GivenLoss:
 
     def of_examples(self, logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """The loss of each example, and of all together."""
-        targets = _in_kind(targets, logits)
+        targets = self._as_wanted(logits, targets)
         whole = _number("loss=", self.loss(logits, targets))
         if whole.ndim and whole.shape[0] == logits.shape[0]:
             each = mean_of_each(in_float32(whole))
@@ -83,13 +88,47 @@ class GivenLoss:
                 f"loss= gave shape {list(whole.shape)} for {logits.shape[0]} examples: one number is needed, or one "
                 "for each example"
             )
-        alone = [self.loss(logits[i : i + 1], targets[i : i + 1]).reshape(()) for i in range(logits.shape[0])]
-        return in_float32(torch.stack(alone)), whole.reshape(())
+        return in_float32(self._alone(logits, targets)), whole.reshape(())
 
     def mean(self, logits: Tensor, targets: Tensor) -> Tensor:
         """The loss of all together."""
-        whole = _number("loss=", self.loss(logits, _in_kind(targets, logits)))
+        whole = _number("loss=", self.loss(logits, self._as_wanted(logits, targets)))
         return whole.mean() if whole.ndim else whole
+
+    def _alone(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """The loss of each example by itself."""
+        rows = range(logits.shape[0])
+        return torch.stack([self.loss(logits[i : i + 1], targets[i : i + 1]).reshape(()) for i in rows])
+
+    def _as_wanted(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Targets as the loss takes them: torch's own in the kind and shape of the outputs, a function as the batch has
+        them, as it may reshape the outputs itself.
+
+        Where the two differ, [N] against [N, 1], one of them may broadcast to [N, N]. The loss of all is then no longer
+        the mean of the losses of each, which tells the two apart on the first batch that can.
+        """
+        aligned = _in_kind(targets, logits)
+        targets = targets.to(logits.dtype) if targets.is_floating_point() else targets
+        if self.reduction is not None or (aligned.shape, aligned.dtype) == (targets.shape, targets.dtype):
+            return aligned
+        if "aligned" in self._wants:
+            return aligned if self._wants["aligned"] else targets
+        own, other = self._adds_up(logits, targets), self._adds_up(logits, aligned)
+        if logits.shape[0] > 1 and own != other:
+            self._wants["aligned"] = other
+        return aligned if other and not own else targets
+
+    def _adds_up(self, logits: Tensor, targets: Tensor) -> bool:
+        """Whether the loss of all is the mean of the losses of each, for targets of this shape and kind."""
+        try:
+            with torch.no_grad():
+                whole, rows = self.loss(logits, targets), logits.shape[0]
+                each = whole if whole.ndim and whole.shape[0] == rows > 1 else self._alone(logits, targets)
+                shape = targets.shape if whole.ndim > 1 else (rows,)
+                fits = whole.numel() == 1 or (each is whole and whole.shape == shape)
+                return fits and agrees(float(each.mean()), float(whole.mean()))
+        except (RuntimeError, TypeError, ValueError, IndexError):  # a kind or shape that it does not take
+            return False
 
 
 def _is_plain_cross_entropy(loss: LossCallable) -> bool:

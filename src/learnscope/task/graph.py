@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from torch import Tensor
@@ -26,6 +27,8 @@ _SAME_NUMBER = (
 )
 _SCALED = ("DivBackward", "MulBackward")
 _MEAN = 1
+ROUNDING = 1e-6
+"""Of a factor that is taken for 1."""
 
 
 def loss_of_graph(loss: Tensor) -> tuple[str, bool] | None:
@@ -35,21 +38,35 @@ def loss_of_graph(loss: Tensor) -> tuple[str, bool] | None:
     of those above, or more than one is added up.
     """
     node: Any = loss.grad_fn
-    exact = loss.numel() == 1
+    exact, factor = loss.numel() == 1, 1.0
     for _ in range(8):
         if node is None:
             return None
         name = node.name().rstrip("0123456789")
         if name in _OF_GRAPH:
-            return (_OF_GRAPH[name], exact and _is_plain_mean(node)) if _known_inside(name, node) else None
+            exact = exact and abs(factor - 1) < ROUNDING and _is_plain_mean(node)
+            return (_OF_GRAPH[name], exact) if _known_inside(name, node) else None
         if name not in _SAME_NUMBER and name not in _SCALED:
             return None
-        exact = exact and name not in _SCALED
+        if name in _SCALED:  # trainers divide by the number of micro-batches, and by 1 if there is one
+            factor *= _factor(node, divides=name == "DivBackward")
         inputs = [function for function, _ in node.next_functions if function is not None]
         if len(inputs) != 1:
             return None
         node = inputs[0]
     return None
+
+
+def _factor(node: Any, *, divides: bool) -> float:
+    """What a product or quotient multiplies its input by; NaN where that is not known, as after a backward."""
+    try:
+        other = node._saved_other
+        number = (
+            float(other.detach()) if isinstance(other, Tensor) and other.is_cpu and other.numel() == 1 else math.nan
+        )
+    except RuntimeError:  # freed by the backward
+        return math.nan
+    return number if not divides else 1 / number if number else math.nan
 
 
 def _is_plain_mean(node: Any) -> bool:

@@ -80,7 +80,7 @@ class TelemetrySession:
         if self.config.tensorboard:
             from learnscope.sinks.tensorboard import TensorBoardSink
 
-            self._engine.sinks.append(TensorBoardSink(self.path / "tensorboard"))
+            self._engine.sinks.append(TensorBoardSink(self.path / "tensorboard", everything=True))
         if self.resumed:
             self._check_model()
         self._session.begin(resume=self.resumed, step=self.step - 1 if self.resumed else 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
+from typing import ClassVar
 
 from torch import nn
 
@@ -75,6 +76,9 @@ def write_logs(
 
 class CheckpointFiles:
     """A sink of a watched run that writes the trackers' files beside checkpoints, reading every record once."""
+
+    direct: ClassVar[bool] = True
+    """`save` is called by the loop, and writes what was recorded before."""
 
     def __init__(self, config: TrackerConfig) -> None:
         self._kinds = _enabled(config)

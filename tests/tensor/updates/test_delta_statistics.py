@@ -91,6 +91,18 @@ def form(request: pytest.FixtureRequest) -> Form:
 
 
 CUTS = [1e-4, 1e-3, 0.1]
+DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.float64]
+
+
+def in_both_forms(name: str, values: list[Any], *quick: Any) -> Any:
+    """Each value in both forms. Compiled, each needs a kernel of its own, which takes seconds: the `quick` ones."""
+    marks = {form: () if form == "chunked" else pytest.mark.soak for form in FORMS}
+    cases = [
+        pytest.param(form, value, marks=() if value in quick else marks[form], id=f"{form}-{value}")
+        for value in values
+        for form in FORMS
+    ]
+    return pytest.mark.parametrize(("form", name), cases, indirect=["form"])
 
 
 def run(new: list[Tensor], old: list[Tensor], form: Form, cuts: list[float] = CUTS) -> DeltaTable:
@@ -99,7 +111,7 @@ def run(new: list[Tensor], old: list[Tensor], form: Form, cuts: list[float] = CU
     return table
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
+@in_both_forms("dtype", DTYPES, torch.float32, torch.bfloat16, torch.float64)
 def test_every_dtype_and_shape(dtype: torch.dtype, form: Form) -> None:
     shapes = [(300, 700), (5,), (0,), (), (3, 0, 2), (100, 513), (64, 64, 32), (1,)]
     pairs = [pair(*shape, dtype=dtype, seed=i) for i, shape in enumerate(shapes)]
@@ -378,9 +390,11 @@ def test_exact_partials_agree_with_the_fast_ones() -> None:
     torch.testing.assert_close(fast.double(), slow[:-2], rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    "cuts", [[], [0.1], [0.1, 1e-4], [1e-3, 1e-3, 1e-4, 0.0, 1.0], [0.1, math.nan, -1.0, math.inf]]
-)
+NONE: list[float] = []
+ODD, EVEN = [1e-3, 1e-3, 1e-4, 0.0, 1.0], [0.1, math.nan, -1.0, math.inf]
+
+
+@in_both_forms("cuts", [NONE, [0.1], [0.1, 1e-4], ODD, EVEN], NONE, ODD, EVEN)
 def test_thresholds_in_any_order_and_number(form: Form, cuts: list[float]) -> None:
     """Two counts share one sum inside, for which thresholds are sorted."""
     new, old = pair(40_000)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -34,11 +33,9 @@ def last_weights(folder: Path, manifest: Mapping[str, Any], checkpoint: str) -> 
     States that a later attempt superseded do not count, nor does a checkpoint of another run.
     """
     starts = {int(entry["attempt"]): int(entry["start_step"]) for entry in manifest.get("attempts") or []}
-    try:
-        saved = list(saved_weights(folder))
-    except (KeyError, json.JSONDecodeError) as error:
-        raise CheckpointError(f"a file in {folder / 'state'} is not a state of a run ({error})") from error
-    live = [s for s in saved if not any(n > s.attempt and s.saved > start for n, start in starts.items())]
+    live = [
+        s for s in saved_weights(folder) if not any(n > s.attempt and s.saved > start for n, start in starts.items())
+    ]
     latest = max((s for s in live if s.exact), key=lambda s: s.step, default=None)
     if (folder / checkpoint).exists():
         owner, step, weights = read_rolling(folder / checkpoint)

@@ -37,7 +37,7 @@ class SafetensorsFile(Mapping[str, Tensor]):
         """Whether the file was written without anything but floating-point parameters."""
         try:
             self._file = cast(Any, safe_open(path, framework="pt"))  # its stubs have no types
-        except SafetensorError as error:
+        except (SafetensorError, OSError) as error:
             raise CheckpointError(f"{path} is damaged or not a safetensors file ({error})") from error
         stored: list[str] = self._file.keys()
         self._names = dict.fromkeys(name.removeprefix(prefix) for name in stored if name.startswith(prefix))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from learnscope.model.weights.checkpoint import CheckpointError
 from learnscope.model.weights.lazy import SafetensorsFile
@@ -34,21 +34,38 @@ class SavedWeights(NamedTuple):
         return SafetensorsFile(self.path, prefix + _COMPILED if compiled else prefix, parameters_only=True)
 
 
-def saved_weights(folder: Path) -> Iterator[SavedWeights]:
+def saved_weights(folder: Path, damaged: list[str] | None = None) -> Iterator[SavedWeights]:
     """All copies in the state files of a run folder, the earliest saved first.
 
     A state holds the weights at the last measurement of the probes that compare with them, which may be earlier.
+    What is wrong with a file that cannot be read goes to `damaged`; it is raised where none is given.
     """
     for path in sorted((folder / "state").glob("step-*.safetensors")):
-        with SafetensorsFile(path) as file:
-            meta: dict[str, Any] = json.loads(file.metadata["learnscope"])
-        for key, step in meta["snapshots"].items():
-            yield SavedWeights(path, key, step, meta["step"], meta.get("attempt", 0))
+        try:
+            yield from _saved_in(path)
+        except CheckpointError as error:
+            if damaged is None:
+                raise
+            damaged.append(str(error))
+
+
+def _saved_in(path: Path) -> list[SavedWeights]:
+    with SafetensorsFile(path) as file:
+        text = file.metadata.get("learnscope", "")
+    try:
+        about = json.loads(text)
+        saved, attempt, steps = about["step"], about.get("attempt", 0), dict(about["snapshots"])
+        if not {int}.issuperset(map(type, (saved, attempt, *steps.values()))):
+            raise TypeError("a step is no whole number")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise CheckpointError(f"{path} is not a state of a run ({type(error).__name__}: {error})") from error
+    return [SavedWeights(path, key, step, saved, attempt) for key, step in steps.items()]
 
 
 def weights_at(folder: Path, step: int) -> SafetensorsFile:
     """The floating-point parameters as they were at `step`, from the states of a run folder."""
-    saved = list(saved_weights(folder))
+    damaged: list[str] = []
+    saved = list(saved_weights(folder, damaged))
     exact = {copy.step: copy for copy in saved if copy.exact}
     if step in exact:
         return exact[step].weights()
@@ -58,4 +75,5 @@ def weights_at(folder: Path, step: int) -> SafetensorsFile:
     raise CheckpointError(
         f"{folder} holds no weights of step {step}{only_rounded}: {available}. w.save_state() keeps those of the last "
         "measurement of ls.ParameterChange, the last three times it was called; or pass a checkpoint instead of a step."
+        + "".join(f" {sentence}." for sentence in damaged)
     )

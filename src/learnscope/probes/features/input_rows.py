@@ -22,7 +22,7 @@ NO_SPREAD = "an output is 0 or not finite, or all are equal"
 NO_LIST = "the output of an example is not a short list of finite numbers"
 _SPREADS = (Q.output_spread, Q.output_cosine, Q.output_rank, Q.output_confidence, Q.output_width)
 NO_FINITE = "no input is finite"
-NO_ROW = "no row can be compared: they are empty or constant"
+NO_ROW = "no row can be compared: they are empty, constant, or equal by chance (few columns of few values)"
 TOO_SHORT = "rows of few whole numbers are equal by chance"
 
 

@@ -42,7 +42,8 @@ class Inputs(Probe):
     by hashes of 64 bits: an augmented, normalised or otherwise changed copy of an example is not the same row. Of large
     inputs, statistics are of 4 million entries, and the first rows with half a million are compared. The holdout's own
     numbers are taken once, when the session opens, of the batches that probes evaluate on, without running the model.
-    The first step of a session is looked at only if the model is compiled already.
+    A batch that is given to the model several times in a step counts once. The first step of a session is looked at
+    only if the model is compiled already.
     """
 
     every: Schedule = 10
@@ -85,7 +86,7 @@ class Inputs(Probe):
             told, state["told"] = "told" in state, True
             return None if told else Measurement(notes={"unseen": UNSEEN})
         numbers, holdout = list(_fetched(calls)), state.get("_holdout")
-        hashes = np.concatenate([each["hashes"] for each in numbers])
+        hashes = _given_once([each["hashes"] for each in numbers])
         duplicates = self._duplicates(hashes, state, moment.epoch)
         ever = self._seen_ever(hashes, state)
         compared = holdout is not None and "hashes" in holdout
@@ -133,6 +134,11 @@ class Inputs(Probe):
         if len(seen) < self.most_rows:
             seen = np.insert(seen, places[~known], distinct[~known])
         return known, seen
+
+
+def _given_once(batches: Sequence[Array]) -> Array:
+    """The rows of a step. A batch that the model is given again (a closure, sharpness-aware steps) counts once."""
+    return np.concatenate(list({batch.tobytes(): batch for batch in batches}.values()))
 
 
 def _overlap(hashes: Array, held: Array, state: dict[str, Any]) -> tuple[int, int]:

@@ -62,8 +62,9 @@ def main_panels(columns: Columns, run: OnePass) -> list[dict[str, Any]]:
     """Losses, accuracies and learning rates: the curves at the top of the page."""
     held_out, loss = held_out_loss(run), series(run, Loss.loss)
     apart = held_out.stand_in is not None and len(loss) > 0
-    losses = {"training": loss} | ({} if apart else {"holdout": held_out.series})
-    shown = [_panel(columns, "loss", "Loss", losses, scale="auto")]
+    losses = {"training": loss} | ({} if apart else {held_out.name: held_out.series})
+    note = {"note": held_out.note} if held_out.note and not apart else {}
+    shown = [_panel(columns, "loss", "Loss", losses, scale="auto", **note)]
     if apart:
         shown.append(
             _panel(columns, "holdout", f"Holdout {held_out.stand_in}", {"holdout": held_out.series}, note=held_out.note)

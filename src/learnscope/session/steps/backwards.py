@@ -31,8 +31,11 @@ class Backwards:
         """The parameters that have a hook."""
         self.on_reach: Callable[[int, Tensor], object] | None = None
         """Called with the place of a leaf and what a backward is about to add to its gradient."""
+        self.on_added: Callable[[int], object] | None = None
+        """Called with the place of a leaf when a backward has added to its gradient; `autograd.grad` adds to none."""
         self._counts = [0] * len(chosen)
         self._handles = [p.register_hook(partial(self._count, i)) for i, p in enumerate(chosen)]
+        self._handles += [p.register_post_accumulate_grad_hook(partial(self._added, i)) for i, p in enumerate(chosen)]
         self._order: list[str] = []
         # a compiled backward hands over all gradients at once: its order says nothing
         ordered = [] if hasattr(subject.model, "_orig_mod") else trainable
@@ -58,12 +61,12 @@ class Backwards:
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Backward passes of probes are not the loop's."""
-        counts, listener = list(self._counts), self.on_reach
-        self.on_reach = None
+        counts, listeners = list(self._counts), (self.on_reach, self.on_added)
+        self.on_reach = self.on_added = None
         try:
             yield
         finally:
-            self._counts, self.on_reach = counts, listener
+            self._counts, (self.on_reach, self.on_added) = counts, listeners
 
     def take_order(self) -> list[str]:
         """The names in the order of the backward, the first time; after that an empty list."""
@@ -81,6 +84,10 @@ class Backwards:
         self._counts[index] += 1
         if self.on_reach is not None:
             self.on_reach(index, gradient)
+
+    def _added(self, index: int, _parameter: Tensor) -> None:
+        if self.on_added is not None:
+            self.on_added(index)
 
     def _note(self, name: str, _gradient: Tensor) -> None:
         self._order.append(name)

@@ -78,7 +78,7 @@ class Calls:
     @property
     def waiting(self) -> int:
         """Backward passes that no step of any optimizer has followed yet."""
-        return max((leaf.reached for leaf in self._leaves if leaf.steps_then == self._any_steps), default=0)
+        return max((leaf.added for leaf in self._leaves if leaf.steps_then == self._any_steps), default=0)
 
     # backward
 
@@ -91,11 +91,11 @@ class Calls:
         leaf = self._leaves[index]
         present = leaf.parameter.grad
         if present is None or self._was_cleared(leaf, present):
-            if leaf.reached and leaf.steps_then == self._any_steps and not self._inside:
-                leaf.discarded += leaf.reached
+            if leaf.added and leaf.steps_then == self._any_steps and not self._inside:
+                leaf.discarded += leaf.added
                 if self.on_discard is not None:
                     self.on_discard()
-            leaf.reached, leaf.stale = 0, False
+            leaf.reached, leaf.added, leaf.stale = 0, 0, False
         elif leaf.used:
             leaf.stale = True
         leaf.used = False
@@ -106,6 +106,10 @@ class Calls:
             leaf.nonzero = leaf.nonzero or not is_zero(gradient)
         if self.on_reach is not None:
             self.on_reach()
+
+    def added(self, index: int) -> None:
+        """A backward has added to the gradient of a watched parameter."""
+        self._leaves[index].added += 1
 
     def _was_cleared(self, leaf: Leaf, present: Tensor) -> bool:
         if leaf.mark is None:  # made by a backward of this step, and nothing is known of it
@@ -155,15 +159,15 @@ class Calls:
         for leaf in self._held(optimizer):
             gradient = leaf.parameter.grad
             leaf.mark, leaf.used = (None, False) if gradient is None else (marked(gradient), True)
-            leaf.reached, leaf.stale, leaf.nonzero = 0, False, False
+            leaf.reached, leaf.added, leaf.stale, leaf.nonzero = 0, 0, False, False
         if id(optimizer) in self._doubtful:
             self._doubtful[id(optimizer)] = marks([p.grad for p in self._parameters(optimizer)])
 
     def skipped(self, optimizer: Optimizer) -> None:
         """A GradScaler has let an optimizer's step do nothing."""
         for leaf in self._held(optimizer):
-            leaf.discarded += leaf.reached
-            leaf.reached = 0
+            leaf.discarded += leaf.added
+            leaf.reached = leaf.added = 0
 
     def step_ended(self, passes: int, *, counted: bool = True) -> None:
         """A training step has ended after so many backward passes; one that was skipped does not count."""
@@ -187,7 +191,7 @@ class Calls:
         self._counts.backwards += passes
         self._counts.backwards_without_step += self._take_discarded() + self.waiting
         for leaf in self._leaves:
-            leaf.reached = 0
+            leaf.reached = leaf.added = 0
 
     def _take_discarded(self) -> int:
         discarded = max([leaf.discarded for leaf in self._leaves], default=0)

@@ -38,6 +38,10 @@ class Feed:
         """Take what the loop handed over, `logged`, `batch` or `examples`, after `step` training steps."""
         self._put(self._step_of(step, first_step, backward_seen), _copied(content))
 
+    def follow_steps(self) -> None:
+        """The loop logs after its steps, whatever its first call looks like."""
+        self._ahead = False
+
     def add_rows(self, step: int, first_step: int, backward_seen: bool, ids: Any) -> None:
         """Keep the ids of examples that somebody else was given."""
         self.rows.add(self._step_of(step, first_step, backward_seen), own_ids(ids))

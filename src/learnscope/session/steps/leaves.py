@@ -39,7 +39,9 @@ class Leaf:
 
     parameter: nn.Parameter
     reached: int = 0
-    """Backward passes that added to its gradient, and that no step has used."""
+    """Backward passes that reached it, and that no step has used."""
+    added: int = 0
+    """Those of them that added to its gradient: what `torch.autograd.grad` computes is the loop's own affair."""
     stale: bool = False
     """Whether its gradient still contains what an earlier step has used."""
     used: bool = False

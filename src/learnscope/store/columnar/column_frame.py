@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from learnscope.store.columnar.blocks import Ints
 from learnscope.store.columnar.columns import Chosen, Columns
 from learnscope.store.columnar.forms import FormColumn
-from learnscope.store.frame import FIXED_COLUMNS, finished, frame_of, inferred, label_column
+from learnscope.store.frame import FIXED_COLUMNS, empty_frame, finished, frame_of, inferred, label_column
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -58,7 +58,7 @@ def frame_from(
     labels = _labels(parts, declared)
     parts = [part for part in parts if part.width]
     if not parts:
-        return finished({**{key: [] for key in FIXED_COLUMNS}, **{label_column(label): [] for label in labels}})
+        return empty_frame(tuple(labels)).copy()
     sort = _sort(parts)
     every = [column for part in parts for column in part.columns]
     table: dict[str, Any] = dict.fromkeys(FIXED_COLUMNS)

@@ -17,6 +17,10 @@ from learnscope.record import HEADER, Column, Label, Record, Table
 from learnscope.store.columnar.tokens import INTEGER
 
 _NUMBER = re.compile(b"([\x01\x02])")
+_SURE: dict[bytes, Form] = {}
+"""Forms that lines were found to have, which other readers need not find again: runs of one program share theirs."""
+_MOST_SURE, _SHORT = 256, 1 << 14
+"""How many of them are kept, and the length of their texts up to which they are: a few megabytes in all."""
 ABSENT = -1
 """In the place of a number: there is none."""
 
@@ -93,8 +97,18 @@ class Form:
         place = self.body[name]
         return ABSENT if place is None else int(place)
 
+    @cached_property
+    def _with_labels(self) -> dict[str, Form]:
+        return {}
+
     def with_labels(self, numbers: Sequence[float]) -> Form:
-        return replace(self, labels=tuple(numbers))
+        labels, known = tuple(numbers), self._with_labels
+        key = repr(labels)  # 0.0 and -0.0 are equal
+        if key not in known:
+            if len(known) >= _MOST_SURE:
+                known.clear()
+            known[key] = replace(self, labels=labels)
+        return known[key]
 
     def plain(self, numbers: Sequence[float]) -> list[Any]:
         """The numbers as they were written: integers and floats."""
@@ -105,7 +119,7 @@ class Form:
         plain = self.plain(numbers)
         header = {name: plain[value] if type(value) is int else value for name, value in self.header.items()}
         tables = [
-            Table(entry["kind"], entry["scopes"], [_with_values(column, plain) for column in columns])
+            Table(entry["kind"], list(entry["scopes"]), [_with_values(column, plain) for column in columns])
             for entry, columns in zip(self.body["tables"], self.tables, strict=True)
         ]
         return Record(**header, tables=tables, notes=filled(self.body.get("notes", {}), plain))
@@ -126,14 +140,40 @@ def form_of(text: bytes, line: bytes, numbers: Sequence[float]) -> Form | None:
 
     The record that the form makes must be the one that the line is read as.
     """
+    if text in _SURE:
+        return _SURE[text]
     try:
         record, form = Record.from_json(line), Form(text)
         header = [form.body[name] for name in ("step", "attempt", "time", "cost")]
         sure = {int}.issuperset(map(type, header)) and not _not_json(text)
         full = form.with_labels([numbers[place] for place in form.label_places])
-        return form if sure and repr(full.record(numbers)) == repr(record) else None
+        if not sure or repr(full.record(numbers)) != repr(record):
+            return None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, IndexError):
         return None
+    if len(text) <= _SHORT:
+        if len(_SURE) >= _MOST_SURE:
+            _SURE.clear()
+        _SURE[text] = form
+    return form
+
+
+def checked_form(text: bytes, labels: Sequence[float]) -> Form:
+    """The form of a text that was kept; a ValueError, KeyError or TypeError if no line can have it."""
+    form = _SURE.get(text) or _possible(text)
+    if not {int, float}.issuperset(map(type, labels)) or len(labels) != len(form.label_places):
+        raise ValueError("not the labels of a record")
+    return form.with_labels(labels)
+
+
+def _possible(text: bytes) -> Form:
+    form = Form(text)
+    Record.from_json(_NUMBER.sub(lambda mark: b"0" if mark[0] == INTEGER else b"0.5", text))
+    outside = re.sub(rb'"(?:[^"\\]|\\.)*"', b"", text)
+    header = [form.body[name] for name in ("step", "attempt", "time", "cost")]
+    if not {int}.issuperset(map(type, header)) or re.search(rb"\d", outside):
+        raise ValueError("numbers of a record that are part of its text")
+    return form
 
 
 def _not_json(text: bytes) -> bool:

@@ -11,32 +11,26 @@ lines and, where the folder can be written, kept again. Short runs have no index
 from __future__ import annotations
 
 import hashlib
-import json
 import os
-import re
 import shutil
 import time
 import warnings
-import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from learnscope.record import ProbeWarning
 from learnscope.store.columnar.blocks import Loose, Segment
+from learnscope.store.columnar.catalog import CATALOG, read_catalog, write_catalog
 from learnscope.store.columnar.decode import Decoder, pieces_of
-from learnscope.store.columnar.forms import Form
 from learnscope.store.columnar.words import WORD, DiskBlock, Words, check_sum, write_words
 from learnscope.store.files import write_atomically
 
-FOLDER, CATALOG = "index", "catalog.json"
-SCHEMA = 1
+FOLDER = "index"
 WORTH_KEEPING = 1 << 20
 """Bytes of lines that are kept in an index; fewer are read in an instant."""
 _SETTLED_SECONDS = 2.0
 """A file that was written to so lately may be written to again without a sign of it in its times."""
-_ENTRY = {"file", "hash", "start", "end", "first", "lines", "words", "blocks", "loose", "problems", "damaged"}
-_FILE = re.compile(r"\d+-\d+-[0-9a-f]{12}\.words")
 
 
 def indexed(folder: Path, lines: BinaryIO, *, certain: bool = False) -> list[Segment]:
@@ -48,12 +42,11 @@ def indexed(folder: Path, lines: BinaryIO, *, certain: bool = False) -> list[Seg
     index = _Index(folder, lines, there, certain)
     size = index.whole_lines()
     kept = index.usable()
-    end, first = (kept[-1]["end"], kept[-1]["first"] + kept[-1]["lines"]) if kept else (0, 0)
-    known = [index.segment(entry) for entry in kept]
+    end, first = (kept[-1].end, kept[-1].first + kept[-1].lines) if kept else (0, 0)
     lines.seek(end)
     keep = size - end >= WORTH_KEEPING
     new = index.kept(end, size, first) if keep else Decoder().segments(pieces_of(lines, size - end), end, first)
-    segments = [*known, *new]
+    segments = [*kept, *new]
     if keep or (kept and not index.is_settled):
         index.put()
     first = segments[-1].first + segments[-1].lines if segments else 0
@@ -63,8 +56,7 @@ def indexed(folder: Path, lines: BinaryIO, *, certain: bool = False) -> list[Seg
 
 def known(folder: Path, lines: BinaryIO) -> list[Segment]:
     """The segments that the index has of these lines, from the first on; writes nothing."""
-    index = _Index(folder, lines, os.fstat(lines.fileno()), certain=False)
-    return [index.segment(entry) for entry in index.usable()]
+    return _Index(folder, lines, os.fstat(lines.fileno()), certain=False).usable()
 
 
 def refresh(folder: Path) -> None:
@@ -93,10 +85,9 @@ class _Index:
         self.folder, self.lines, self._there = folder / FOLDER, lines, there
         self._certain = certain
         self._path = folder / "records.jsonl"
-        self._found = _read_catalog(self.folder / CATALOG)
+        self._found, self._form_objects = read_catalog(self.folder / CATALOG)
         self.forms: list[dict[str, Any]] = self._found.get("forms", [])
         self.entries: list[dict[str, Any]] = []
-        self._form_objects: dict[int, Form] = {}
         self._writable = True
 
     def whole_lines(self) -> int:
@@ -125,8 +116,9 @@ class _Index:
     def is_settled(self) -> bool:
         return bool(self._found.get("file") == self._times)
 
-    def usable(self) -> list[dict[str, Any]]:
-        """The entries of segments that are of these lines, from the first on."""
+    def usable(self) -> list[Segment]:
+        """The segments that are of these lines, from the first on."""
+        segments = []
         for entry in self._found.get("segments", []):
             words = self.folder / entry["file"]
             there = words.stat().st_size if words.is_file() else -1
@@ -135,26 +127,24 @@ class _Index:
             )
             if there != entry["words"] * WORD or not of_these:
                 break
+            try:
+                segments.append(self.segment(entry))
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError):  # single records that are none
+                break
             self.entries.append(entry)
-        return list(self.entries)
+        return segments
 
     def segment(self, entry: dict[str, Any]) -> Segment:
         words = Words(self.folder / entry["file"], self._path, entry["start"], entry["end"], entry["first"])
         blocks, offset = [], 0
         for form, records, checks in entry["blocks"]:
-            blocks.append(DiskBlock(self._form(form), words, offset, records, checks))
+            blocks.append(DiskBlock(self._form_objects[form], words, offset, records, checks))
             offset += records * len(checks)
         loose = [Loose.of(order, line.encode()) for order, line in entry["loose"]]
         damaged = [line.encode("latin-1") for line in entry["damaged"]]
         return Segment(
             entry["start"], entry["end"], entry["first"], entry["lines"], blocks, loose, entry["problems"], damaged
         )
-
-    def _form(self, place: int) -> Form:
-        if place not in self._form_objects:
-            body = self.forms[place]
-            self._form_objects[place] = Form(body["text"].encode(), tuple(body["labels"]))
-        return self._form_objects[place]
 
     def kept(self, start: int, end: int, first: int) -> Iterator[Segment]:
         """Read these lines, and write what was read, segment by segment, so that memory holds one at a time."""
@@ -183,6 +173,7 @@ class _Index:
             body = {"text": block.form.text.decode(), "labels": list(block.form.labels)}
             if body not in self.forms:
                 self.forms.append(body)
+                self._form_objects.append(block.form)
             rows = [block.order, *block.rows(range(block.form.width))]
             blocks.append((self.forms.index(body), len(block.order), [check_sum(row) for row in rows]))
         return {
@@ -198,12 +189,10 @@ class _Index:
         """Write the catalog, and remove the files of the one before that it does not name."""
         settled = time.time() - self._there.st_mtime > _SETTLED_SECONDS
         file = self._times if settled else None
-        body = {"schema": SCHEMA, "file": file, "forms": self.forms, "segments": self.entries}
-        text = json.dumps(body)
         try:
             if self._writable:
-                whole = f"{zlib.crc32(text.encode())}\n{text}"
-                write_atomically(self.folder / CATALOG, lambda path: path.write_text(whole), durable=False)
+                body = {"file": file, "forms": self.forms, "segments": self.entries}
+                write_catalog(self.folder / CATALOG, body)
                 before, now = (
                     {entry["file"] for entry in each} for each in (self._found.get("segments", []), self.entries)
                 )
@@ -236,19 +225,3 @@ def _hash(file: BinaryIO, start: int, end: int) -> str:
     for _ in pieces:
         pass
     return pieces.digest()
-
-
-def _read_catalog(path: Path) -> dict[str, Any]:
-    """What a catalog holds; nothing if there is none, or if it is damaged or of another version."""
-    try:
-        check, _, text = path.read_text(encoding="utf-8").partition("\n")
-        body: dict[str, Any] = json.loads(text) if int(check) == zlib.crc32(text.encode()) else {}
-    except (OSError, ValueError):
-        return {}
-    sound = body.get("schema") == SCHEMA and all(map(_is_sound, body["segments"]))
-    return body if sound else {}
-
-
-def _is_sound(entry: dict[str, Any]) -> bool:
-    """Whether an entry is as `_Index` writes it; its file is removed one day, so it must lie in the index."""
-    return entry.keys() == _ENTRY and _FILE.fullmatch(entry["file"]) is not None

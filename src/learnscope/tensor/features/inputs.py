@@ -14,6 +14,9 @@ MOST = 2**22
 """Entries of a tensor that statistics are taken of: of more, those of examples that lie equally far apart."""
 MOST_HASHED = 2**19
 """Entries of the first examples of a batch that are compared by their content."""
+NARROW, NEIGHBOURS, BY_CHANCE = 64, 8, 1e-6
+"""Columns up to which rows may be equal by chance, how many neighbours a row is compared with, and how often two may be
+equal before that means nothing."""
 SHORT = 8
 """Whole numbers in a row below which rows are equal by chance."""
 
@@ -77,6 +80,19 @@ def row_hashes(inputs: Tensor, padding: int | None = None, most: int = MOST_HASH
     pieces = [_hashed(piece, padding) for piece in flat.split(max(1, MOST_HASHED // width))]
     hashes, comparable = (torch.cat(parts) for parts in zip(*pieces, strict=True))
     return hashes, comparable
+
+
+def equal_by_chance(rows: Tensor) -> Tensor:
+    """Whether two different examples may well be equal: few columns, of few different values each.
+
+    The product over the columns of how often two rows agree there, as if columns were independent, above `BY_CHANCE`.
+    Rows of bits, or of a few categories, are equal without being the same example.
+    """
+    flat = rows.reshape(len(rows), -1) if rows.numel() else rows.new_zeros(len(rows), 0)
+    if not 0 < flat.shape[1] <= NARROW or len(flat) <= NEIGHBOURS:
+        return torch.zeros((), dtype=torch.bool, device=rows.device)
+    agree = torch.stack([flat == flat.roll(shift, 0) for shift in range(1, NEIGHBOURS + 1)])
+    return agree.double().mean((0, 1)).prod() > BY_CHANCE
 
 
 def long_enough(tokens: Tensor, padding: int | None) -> Tensor:

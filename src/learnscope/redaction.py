@@ -1,9 +1,10 @@
-"""The command line of a run without the secrets in it."""
+"""The command line and the configuration of a run without the secrets in them."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 HIDDEN = "[redacted]"
 
@@ -12,6 +13,7 @@ _AT_THE_END = {"key", "token", "auth", "pat"}
 """Only as the last word of a name: `--api_key` holds a secret, `--key_dim` and `--token_dropout` do not."""
 _WORDS = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])")
 
+_SPECIAL_TOKEN = re.compile(r"<.*>|\[.*\]")
 _USER_OF_ADDRESS = re.compile(r"(?<=://)[^/\s@]+(?=@)")
 _PAIR = re.compile(r"""([\w.-]+)(["']?\s*(?::(?!//)|=)\s*["']?)([^\s"'&,;{}\[\]]+)""")
 _BEARER = re.compile(r"(?i)\b(bearer|basic)\s+[\w.~+/=-]{8,}")
@@ -37,6 +39,24 @@ def redacted(arguments: Iterable[str]) -> list[str]:
     ['train.py', '--lr', '0.1', '--api-key', '[redacted]', 'wandb_token=[redacted]', 'https://[redacted]@host/data']
     """
     return list(_hidden_values(arguments))
+
+
+def without_secrets(value: Any) -> Any:
+    """A configuration with the texts of secret entries hidden; names of special tokens are none.
+
+    >>> without_secrets({"lr": 0.1, "hub": {"api_key": "abc", "pad_token": "<pad>"}})
+    {'lr': 0.1, 'hub': {'api_key': '[redacted]', 'pad_token': '<pad>'}}
+    """
+    if isinstance(value, Mapping):
+        return {key: _hidden(str(key), each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [without_secrets(each) for each in value]
+    return _without_secrets(value) if isinstance(value, str) else value
+
+
+def _hidden(name: str, value: Any) -> Any:
+    is_text = isinstance(value, str) and value and not _SPECIAL_TOKEN.fullmatch(value)
+    return HIDDEN if is_text and _is_secret(name) else without_secrets(value)
 
 
 def _hidden_values(arguments: Iterable[str]) -> Iterator[str]:
