@@ -118,3 +118,23 @@ def test_of_several_states_the_last_is_taken(trained: tuple[Path, list[dict[str,
     (folder / "out" / "trainer_state.json").unlink()
     last = ls.import_run(folder / "out", format="trainer")
     assert "checkpoint-50" in last.manifest["imported"]["files"][0]
+
+
+@pytest.mark.parametrize(
+    ("history", "message"),
+    [
+        ('[{"step": 1' + "0" * 30 + ', "loss": 1.0}]', r"loss has a value at step 1\.000e\+30"),
+        ('[{"step": 1, "loss": ' + "9" * 5000 + "}]", "is no JSON"),
+        ('[{"step": 1.5, "loss": 1.0}]', "its step is 1.5, not a whole number"),
+        ("[null]", "entry 1 of log_history is None, not an object"),
+    ],
+)
+def test_numbers_that_no_step_can_be_are_refused(history: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "trainer_state.json").write_text(f'{{"log_history": {history}}}')
+    with pytest.raises(ls.RunError, match=message):
+        ls.import_run(tmp_path)
+
+
+def test_a_whole_number_beyond_float64_is_infinite(tmp_path: Path) -> None:
+    (tmp_path / "trainer_state.json").write_text('{"log_history": [{"step": 1, "loss": ' + "9" * 400 + "}]}")
+    assert ls.import_run(tmp_path).frame("Loss")["status"].tolist() == ["inf"]

@@ -126,8 +126,8 @@ def test_steps_are_counted_as_the_run_defines_them(tmp_path: Path) -> None:
 
 def test_values_of_every_kind(tmp_path: Path) -> None:
     row = history(
-        1, loss="1.5", inf="Infinity", nan="NaN", flag="true", none="null", a__b="2", c='{"d": {"e": 3}}', text='"x"',
-        picture='{"_type": "image-file"}', h___type='"histogram"', h__values="[1]",
+        1, loss="1.5", inf="Infinity", nan="NaN", large="9" * 400, flag="true", none="null", a__b="2",
+        c='{"d": {"e": 3}}', text='"x"', picture='{"_type": "image-file"}', h___type='"histogram"', h__values="[1]",
     )  # fmt: skip
     typed = pb.Record()
     typed.history.step.num = 2

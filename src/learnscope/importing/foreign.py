@@ -23,6 +23,8 @@ ORDER = "order"
 """As the name of the step: values are numbered from 1 in the order in which they were written."""
 MOST_RESTARTS = 20
 """Times that steps may fall, each a training that went on from an earlier step; more are no restarts."""
+LARGEST_STEP = 2**53
+"""Above it float64, which tables and pages are read with, does not hold every whole number."""
 SAME_AXIS = 0.5
 """Share of the largest step from which on a curve is taken to count what the others count."""
 
@@ -76,6 +78,18 @@ class Foreign:
     """What a reader of the numbers should know."""
 
 
+def as_float(value: float) -> float:
+    """A number as float64 holds it: a whole number beyond its range is infinite there.
+
+    >>> as_float(7), as_float(-(10**400))
+    (7.0, -inf)
+    """
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+
+
 @dataclass
 class _Points:
     steps: array[int] = field(default_factory=lambda: array("q"))
@@ -104,6 +118,8 @@ class Gathered:
         self._restarts: list[_Restart] = []
 
     def add(self, name: str, step: int, value: float, time: float = math.nan) -> None:
+        if abs(step) > LARGEST_STEP:
+            raise RunError(f"{name} has a value at step {step:.3e}, and steps are whole numbers up to 2^53")
         points = self._points.get(name)
         if points is None:
             points = self._points[name] = _Points()

@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from learnscope.importing.foreign import ORDER, Foreign, Gathered, Progress
+from learnscope.importing.foreign import ORDER, Foreign, Gathered, Progress, as_float
 from learnscope.importing.tensorboard import replaced_notes
 from learnscope.store.errors import RunError
 
@@ -38,7 +38,7 @@ def read(path: Path, *, name: str, step: str | None = None, progress: Progress =
             if what == key:
                 continue
             if isinstance(value, int | float):
-                gathered.add(what, at, float(value))
+                gathered.add(what, at, as_float(value))
             elif value is not None:
                 left_out.setdefault(what, Counter())[type(value).__name__] += 1
     curves, starts = gathered.finished()
@@ -59,7 +59,7 @@ def _state(path: Path) -> dict[str, Any]:
         state = json.loads(path.read_text(encoding="utf-8"))
     except json.JSONDecodeError as error:
         raise RunError(f"{path}, line {error.lineno}, is no JSON ({error.msg}): it may have been cut off") from error
-    except (UnicodeDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # bytes that are no text, a number of too many digits
         raise RunError(f"{path} is no JSON ({error})") from error
     if not isinstance(state, dict) or not isinstance(state.get("log_history"), list):
         raise RunError(f"{path} is no state of a Trainer: it has no list log_history")

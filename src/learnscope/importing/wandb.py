@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from learnscope.importing.foreign import ORDER, Foreign, Gathered, Progress
+from learnscope.importing.foreign import ORDER, Foreign, Gathered, Progress, as_float
 from learnscope.importing.packages import with_version
 from learnscope.importing.tensorboard import replaced_notes
 from learnscope.importing.wandb_file import wandb_records
@@ -129,7 +129,7 @@ def _gather(reading: _Reading, axis: str, gathered: Gathered, left_out: dict[str
     at, without = 0, 0
     for row in reading.rows:
         said = row.get(axis)
-        if _is_number(said) and math.isfinite(said):
+        if _is_number(said) and math.isfinite(as_float(said)):
             at = int(said)
         else:
             without += 1
@@ -138,7 +138,7 @@ def _gather(reading: _Reading, axis: str, gathered: Gathered, left_out: dict[str
             if name == axis or name in (STEP, TIME):
                 continue
             if _is_number(value):
-                gathered.add(name, at, float(value), float(time) if _is_number(time) else math.nan)
+                gathered.add(name, at, as_float(value), as_float(time) if _is_number(time) else math.nan)
             elif value is not None:
                 left_out.setdefault(name, Counter())[_kind(value)] += 1
     return [f"{without:,} rows have no {axis}: they have the step of the row before"] if without else []
