@@ -155,6 +155,29 @@ class SparseQuality(VariantOutputs, labels=_MASK):
     kept_share = own_figure("share of all entries whose change was kept", labels=_MASK, scale="share")
 
 
+_REWOUND = {"rewound": "how many layers have their earlier weights, those of the least damage first; none of a layer"}
+_rewound = partial(Quantity, kinds=("layer", "model"), labels=_REWOUND, drawn="not")
+
+
+class LayerRewind(Quantities):
+    records = "what is lost when layers have their earlier weights back"
+
+    kl = _rewound("KL(model ‖ rewound) per position: mean", unit="nats", scale="log")
+    mse = _rewound("mean squared difference of the logits, mean over positions", scale="log")
+    damage_low = _rewound("95 % interval of `kl`, of `mse` for regression, over examples, studentised")
+    damage_high = _rewound("95 % interval of `kl`, of `mse` for regression, over examples, studentised")
+    loss_change, loss_change_low, loss_change_high = with_interval(
+        _rewound("the loss minus the model's own", better="lower"), "over examples, studentised, paired"
+    )
+    relative_distance = Quantity("‖W − W₀‖/‖W₀‖, W₀ the earlier weights", kinds=("layer",), scale="log")
+    weights = not_drawn("entries", kinds=("layer",))
+    could_go_back = not_drawn(
+        "layers that can be rewound together with a loss that rises by no more than `loss_bound`, at the upper end of "
+        "its interval",
+        labels={"loss_bound": "in nats per position; of regression, a share of the model's own loss"},
+    )
+
+
 _RANK = {"rank": "that of each matrix's update; 0 is no update of the matrices at all"}
 
 
