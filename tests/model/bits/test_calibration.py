@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,9 +11,13 @@ from torch import Tensor, nn
 
 from learnscope.model.bits.calibration import Calibration
 from learnscope.model.bits.copies import QuantisedCopies
+from learnscope.model.bits.ledger import ledger
+from learnscope.model.bits.packed import load_packed, save_packed
+from learnscope.model.bits.quantise import quantised
 from learnscope.model.bits.quantised_units import find_units
+from learnscope.tensor.bits.methods import METHODS
 from learnscope.tensor.bits.quantize import QuantiseError, Scheme, dequantize
-from model.bits.quantised_models import TOKENS, build, inputs
+from model.bits.quantised_models import TOKENS, build, inputs, outputs
 
 
 def batches_of(family: str) -> list[Any]:
@@ -175,3 +180,25 @@ def test_copies_by_method() -> None:
     assert errors[0] < errors[1]
     with pytest.raises(QuantiseError, match="method='best': 'rtn', 'mse'"):
         QuantisedCopies(model, Scheme(), "best")
+    with pytest.raises(QuantiseError, match="method='gptq' is calibrated on data: give calibration="):
+        QuantisedCopies(model, Scheme(), "gptq")
+
+
+@pytest.mark.parametrize("scheme", [Scheme(), Scheme(False, "group", 16, torch.float16)])
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("family", ["gpt2", "llama", "conv"])
+def test_a_packed_file_has_the_promised_bytes_and_the_same_outputs(
+    family: str, method: str, scheme: Scheme, tmp_path: Path
+) -> None:
+    model = build(family)
+    units = find_units(model, embeddings=True)
+    bits = {unit.name: (3, 4, 8, 16, 32)[place % 5] for place, unit in enumerate(units)}
+    copies = QuantisedCopies(model, scheme, method, Calibration.collect(model, batches_of(family), units))
+    with quantised(model, bits, scheme, units=units, copies=copies):
+        expected = outputs(model, family)
+    saved = save_packed(model, bits, scheme, tmp_path / "packed.safetensors", copies)
+    assert saved.tensor_bytes == ledger(model, bits, copies.scheme, units).packed_bytes
+    loaded = build(family)
+    load_packed(saved.path, loaded)
+    assert torch.equal(outputs(loaded, family), expected)
+    assert not torch.equal(outputs(model, family), expected)

@@ -16,7 +16,6 @@ from torch.nn import functional
 
 from learnscope.model.bits.quantised_units import QuantisedTensor, Unit, find_units, is_conv1d
 from learnscope.model.guard import guard
-from learnscope.model.outputs.evaluate import model_device
 from learnscope.task import Task, task_for
 from learnscope.tensor.bits.quantize import QuantiseError
 from learnscope.tensor.bits.statistics import InputStatistics
@@ -111,7 +110,7 @@ class Calibration:
     @torch.no_grad()
     def _run(self, wanted: Sequence[QuantisedTensor], recorder: _Recorder) -> None:
         self.passes += 1
-        device = model_device(self._model)
+        device = next(self._model.parameters()).device  # a model with units has some
         with guard(self._model):  # which removes the hooks
             for tensor in wanted:
                 for module in self._callers[tensor.name]:

@@ -7,7 +7,9 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
+from learnscope.tensor.bits.awq import quantize_awq
 from learnscope.tensor.bits.clipping import quantize_clipped
+from learnscope.tensor.bits.gptq import quantize_gptq
 from learnscope.tensor.bits.quantize import HALF_BITS, Quantised, QuantiseError, Scheme, checked_bits, quantize
 from learnscope.tensor.bits.statistics import InputStatistics
 
@@ -41,6 +43,10 @@ METHODS: Mapping[str, Method] = {
     "rtn": Method("each weight to the nearest number, over the whole range of its group", quantize),
     "mse": Method("round-to-nearest over the share of each group's range with the least squared error",
                   quantize_clipped),
+    "gptq": Method("GPTQ: column by column on calibration data, later columns make up for the error of earlier ones",
+                   quantize, quantize_gptq),
+    "awq": Method("AWQ: finer steps for input features that carry more on calibration data; their factors are stored",
+                  quantize, quantize_awq, input_scales=True),
 }  # fmt: skip
 
 
