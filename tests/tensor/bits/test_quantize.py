@@ -14,9 +14,9 @@ from learnscope.tensor.bits.quantize import (
     Scheme,
     dequantize,
     fake_quantize,
-    fake_quantize_tokens,
     quantize,
 )
+from learnscope.tensor.bits.tokens import fake_quantize_tokens
 
 GRANULARITIES: tuple[Granularity, ...] = ("tensor", "channel", "group")
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from learnscope.model.bits.calibration import Calibration
 from learnscope.model.bits.quantised_units import QuantisedTensor
-from learnscope.tensor.bits.quantize import Quantised, Scheme, dequantize, quantize
+from learnscope.tensor.bits.methods import find_method, quantize_by
+from learnscope.tensor.bits.quantize import Quantised, QuantiseError, Scheme, dequantize
 
 
 class QuantisedCopies:
@@ -15,22 +17,38 @@ class QuantisedCopies:
     float32. What does not fit is made again when it is needed.
     """
 
-    def __init__(self, model: nn.Module, scheme: Scheme) -> None:
-        self.scheme = scheme
+    def __init__(
+        self, model: nn.Module, scheme: Scheme, method: str = "rtn", calibration: Calibration | None = None
+    ) -> None:
+        """`method`: a name of `METHODS`; one that is calibrated needs a `calibration` of this model."""
+        chosen = find_method(method)
+        if chosen.needs_calibration and calibration is None:
+            raise QuantiseError(
+                f"method={method!r} is calibrated on data: give calibration=Calibration.collect(model, batches, units)"
+            )
+        self.scheme = chosen.scheme(scheme)
+        """That of the copies: with input scales if the method stores them."""
+        self.method = method
+        self.calibration = calibration if chosen.needs_calibration else None
         self.room = sum(parameter.nbytes for parameter in model.parameters())
         self.made = 0
         """How many copies had to be made."""
         self._kept: dict[tuple[str, int], Quantised] = {}
 
     def of(self, tensor: QuantisedTensor, matrix: Tensor, bits: int) -> Tensor:
-        """The weight `matrix` [out, in] of this name, as `fake_quantize` gives it, in the parameter's own shape."""
+        """The weight `matrix` [out, in] of this name at these bits, as numbers, in the parameter's own shape."""
+        return tensor.as_stored(dequantize(self.quantised(tensor, matrix, bits)))
+
+    def quantised(self, tensor: QuantisedTensor, matrix: Tensor, bits: int) -> Quantised:
+        """The weight `matrix` [out, in] of this name at these bits, as integers and scales."""
         copy = self._kept.get((tensor.name, bits))
         if copy is None:
-            copy = quantize(matrix, bits, self.scheme)
+            inputs = None if self.calibration is None else self.calibration.of(tensor)
+            copy = quantize_by(self.method, matrix, bits, self.scheme, inputs)
             self.made += 1
-            parts = (copy.codes, copy.scale, copy.zero)
+            parts = (copy.codes, copy.scale, copy.zero, copy.inputs)
             nbytes = sum(part.nbytes for part in parts if part is not None)
             if nbytes <= self.room:
                 self.room -= nbytes
                 self._kept[tensor.name, bits] = copy
-        return tensor.as_stored(dequantize(copy))
+        return copy

@@ -71,7 +71,11 @@ def part_bits(tensor: QuantisedTensor, dtype: torch.dtype, bits: int | None, sch
         return {"half": tensor.numel * HALF_BITS}
     scales = math.prod(scheme.scale_shape(*tensor.matrix_shape))
     parts = {"codes": tensor.numel * bits, "scale": scales * 8 * scheme.scale_dtype.itemsize}
-    return parts if scheme.is_symmetric(bits) else parts | {"zero": scales * bits}
+    if not scheme.is_symmetric(bits):
+        parts["zero"] = scales * bits
+    if scheme.input_scales:
+        parts["inputs"] = tensor.matrix_shape[1] * 8 * scheme.scale_dtype.itemsize
+    return parts
 
 
 def stored_tensors(model: nn.Module) -> dict[str, Tensor]:

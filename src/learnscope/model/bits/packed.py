@@ -8,6 +8,7 @@ its shape, dtype and what is stored of it. Its tensors, by the name of each para
 | `codes/<name>` | uint8: codes of the [out, in] matrix, see `tensor.bits.packing`; symmetric ones plus 2^(b-1) |
 | `scale/<name>` | [out, groups], in the scheme's dtype |
 | `zero/<name>` | uint8: zero points, packed like codes; only if asymmetric |
+| `inputs/<name>` | [in], in the scheme's dtype: factors of the columns; only if the scheme has input scales |
 | `half/<name>` | the [out, in] matrix in float16 or bfloat16 |
 | `whole/<name>` | as it is |
 """
@@ -22,6 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from learnscope.model.bits.copies import QuantisedCopies
 from learnscope.model.bits.ledger import part_bits, stored_tensors
 from learnscope.model.bits.quantise import Bits, checked_widths, is_switchable, naming, readable
 from learnscope.model.bits.quantised_units import QuantisedTensor, find_units
@@ -29,7 +31,7 @@ from learnscope.model.weights.checkpoint import CheckpointError
 from learnscope.model.weights.lazy import SafetensorsFile, check_storable, dtype_name, on_host
 from learnscope.model.weights.sealed import SealedFormat
 from learnscope.tensor.bits.packing import pack, unpack
-from learnscope.tensor.bits.quantize import HALF_BITS, Quantised, Scheme, dequantize, quantize
+from learnscope.tensor.bits.quantize import HALF_BITS, Quantised, Scheme, dequantize
 
 
 class PackedError(CheckpointError):
@@ -50,9 +52,18 @@ class PackedInfo:
     file_bytes: int
 
 
-def save_packed(model: nn.Module, bits: Bits, scheme: Scheme | None, path: str | Path) -> PackedInfo:
-    """Write `model` with its units as `bits` says, whole or not at all; the model stays as it is."""
-    scheme, path = scheme or Scheme(), Path(path)
+def save_packed(
+    model: nn.Module, bits: Bits, scheme: Scheme | None, path: str | Path, copies: QuantisedCopies | None = None
+) -> PackedInfo:
+    """Write `model` with its units as `bits` says, whole or not at all; the model stays as it is.
+
+    `copies`: of this model, by any method; their scheme is that of the file.
+    """
+    path = Path(path)
+    if copies is None:
+        copies = QuantisedCopies(model, scheme or Scheme())
+        copies.room = 0  # each is needed once
+    scheme = copies.scheme
     if is_switchable(model):
         raise PackedError(
             f"{type(model).__name__} sets its own precision, by rules that a file cannot hold: save it by its own means"
@@ -75,10 +86,12 @@ def save_packed(model: nn.Module, bits: Bits, scheme: Scheme | None, path: str |
         if name in weights:
             weight, width = weights[name]
             row |= {"bits": width, "in_dims": list(weight.in_dims)}
-            parts = _parts(weight, tensor, width, scheme)
+            parts = _parts(weight, tensor, width, copies)
         table.append(row)
         tensors |= {f"{part}/{name}": on_host(values) for part, values in parts.items()}
     described = asdict(scheme) | {"scale_dtype": str(scheme.scale_dtype).removeprefix("torch.")}
+    if not scheme.input_scales:  # files without them are read by earlier versions too
+        del described["input_scales"]
     FORMAT.write(path, {"scheme": described, "bits": chosen, "tensors": table}, tensors)
     return PackedInfo(path, sum(tensor.nbytes for tensor in tensors.values()), path.stat().st_size)
 
@@ -97,15 +110,17 @@ def load_packed(path: str | Path, model: nn.Module) -> None:
     torch.clear_autocast_cache()
 
 
-def _parts(weight: QuantisedTensor, parameter: Tensor, bits: int, scheme: Scheme) -> dict[str, Tensor]:
+def _parts(weight: QuantisedTensor, parameter: Tensor, bits: int, copies: QuantisedCopies) -> dict[str, Tensor]:
     matrix = readable(weight, parameter)
     with naming(weight.name):
-        quantised = quantize(matrix, bits, scheme)
+        quantised = copies.quantised(weight, matrix, bits)
     if quantised.scale is None:
         return {"half": quantised.codes}
-    if quantised.zero is None:
-        return {"codes": pack(quantised.codes.to(torch.int16) + 2 ** (bits - 1), bits), "scale": quantised.scale}
-    return {"codes": pack(quantised.codes, bits), "scale": quantised.scale, "zero": pack(quantised.zero, bits)}
+    codes = quantised.codes if quantised.zero is not None else quantised.codes.to(torch.int16) + 2 ** (bits - 1)
+    parts = {"codes": pack(codes, bits), "scale": quantised.scale}
+    if quantised.zero is not None:
+        parts["zero"] = pack(quantised.zero, bits)
+    return parts if quantised.inputs is None else parts | {"inputs": quantised.inputs}
 
 
 def _value(file: SafetensorsFile, row: Mapping[str, Any], scheme: Scheme) -> Tensor:
@@ -123,7 +138,8 @@ def _value(file: SafetensorsFile, row: Mapping[str, Any], scheme: Scheme) -> Ten
         zero, codes = None, (codes.to(torch.int16) - 2 ** (bits - 1)).to(torch.int8)
     else:
         zero = unpack(file[f"zero/{name}"], bits, scale.numel()).reshape(scale.shape)
-    return weight.as_stored(dequantize(Quantised(codes, scale, zero, bits, scheme, dtype)))
+    inputs = file[f"inputs/{name}"] if scheme.input_scales else None
+    return weight.as_stored(dequantize(Quantised(codes, scale, zero, bits, scheme, dtype, inputs)))
 
 
 def _weight(row: Mapping[str, Any]) -> QuantisedTensor:

@@ -25,8 +25,8 @@ from learnscope.tensor.bits.quantize import (
     Scheme,
     checked_bits,
     fake_quantize,
-    fake_quantize_tokens,
 )
+from learnscope.tensor.bits.tokens import fake_quantize_tokens
 
 Bits = Mapping[str, int]
 """Unit → bits. A unit that is not named stays as it is stored."""

@@ -1,4 +1,4 @@
-"""Weights and activations as integers of a few bits: the quantiser that every measurement and every packed file shares.
+"""Weights as integers of a few bits: the quantiser that every measurement and every packed file shares.
 
 Symmetric: s = max|w|/(2^(b-1) - 1), q = clamp(round(w/s), ±(2^(b-1) - 1)), w' = q·s.
 Asymmetric: the range is extended to contain 0, s = (max - min)/(2^b - 1), z = round(-min/s),
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import operator
 from dataclasses import dataclass
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -34,7 +34,7 @@ class Scheme:
     """How weights become integers.
 
     >>> Scheme(granularity="group", group_size=32)
-    Scheme(symmetric=None, granularity='group', group_size=32, scale_dtype=torch.float32)
+    Scheme(symmetric=None, granularity='group', group_size=32, scale_dtype=torch.float32, input_scales=False)
     """
 
     symmetric: bool | None = None
@@ -45,6 +45,8 @@ class Scheme:
     group_size: int = 64
     scale_dtype: torch.dtype = torch.float32
     """Of the stored scales. Weights are quantised with the scale as it is stored."""
+    input_scales: bool = False
+    """Whether a weight is stored with a factor for every input feature too, as AWQ needs it."""
 
     def __post_init__(self) -> None:
         if self.granularity not in get_args(Granularity):
@@ -88,6 +90,8 @@ class Quantised:
     scheme: Scheme
     dtype: torch.dtype
     """Of the weight."""
+    inputs: Tensor | None = None
+    """[in], in the scheme's dtype: every column is multiplied by its factor; None if the scheme has no input scales."""
 
 
 def checked_bits(bits: Any) -> int:
@@ -107,13 +111,22 @@ def quantize(weight: Tensor, bits: int, scheme: Scheme | None = None) -> Quantis
     scheme = scheme or Scheme()
     if checked_bits(bits) > HALF_BITS:
         raise QuantiseError(f"bits={bits}: with more than 16 a weight stays as it is, there is nothing to quantise")
-    matrix = _checked(weight)
+    matrix = checked_matrix(weight)
     if bits == HALF_BITS:
         return Quantised(matrix.to(_half_dtype(matrix)), None, None, bits, scheme, weight.dtype)
-    levels, scale, zero = _levels(matrix, bits, scheme)
-    codes = _as_matrix(levels, matrix).to(torch.int8 if zero is None else torch.uint8)
+    return as_codes(*_levels(matrix, bits, scheme), matrix, bits, scheme)
+
+
+def as_codes(
+    levels: Tensor, scale: Tensor, zero: Tensor | None, matrix: Tensor, bits: int, scheme: Scheme
+) -> Quantised:
+    """What is stored of `matrix`: whole numbers [rows, groups, entries], scales and zero points [rows, groups, 1]."""
+    codes = ungrouped(levels, matrix).to(torch.int8 if zero is None else torch.uint8)
     stored_zero = None if zero is None else zero.squeeze(-1).to(torch.uint8)
-    return Quantised(codes, scale.squeeze(-1).to(scheme.scale_dtype), stored_zero, bits, scheme, weight.dtype)
+    ones = torch.ones(matrix.shape[1], dtype=scheme.scale_dtype, device=matrix.device) if scheme.input_scales else None
+    return Quantised(
+        codes, scale.squeeze(-1).to(scheme.scale_dtype), stored_zero, bits, scheme, matrix.dtype, inputs=ones
+    )
 
 
 @torch.no_grad()
@@ -123,9 +136,12 @@ def dequantize(quantised: Quantised) -> Tensor:
     if scale is None or not codes.numel():
         return codes.to(quantised.dtype)
     compute = compute_dtype(quantised.dtype)
-    levels = _grouped(codes.to(compute), quantised.scheme)
+    levels = grouped(codes.to(compute), quantised.scheme)
     wide_zero = None if zero is None else zero.to(compute).unsqueeze(-1)
-    return _as_matrix(_restored(levels, scale.to(compute).unsqueeze(-1), wide_zero), codes).to(quantised.dtype)
+    matrix = ungrouped(restored(levels, scale.to(compute).unsqueeze(-1), wide_zero), codes)
+    if quantised.inputs is not None:
+        matrix = matrix * quantised.inputs.to(compute)
+    return matrix.to(quantised.dtype)
 
 
 @torch.no_grad()
@@ -139,12 +155,12 @@ def fake_quantize(weight: Tensor, bits: int | None, scheme: Scheme | None = None
     """
     if bits is None or checked_bits(bits) > HALF_BITS:
         return weight.detach().clone()
-    matrix = _checked(weight)
+    matrix = checked_matrix(weight)
     if not matrix.numel():
         return matrix.clone()
     if bits == HALF_BITS:
         return matrix.to(_half_dtype(matrix)).to(weight.dtype).clone()
-    return _as_matrix(_restored(*_levels(matrix, bits, scheme or Scheme())), matrix).to(weight.dtype)
+    return ungrouped(restored(*_levels(matrix, bits, scheme or Scheme())), matrix).to(weight.dtype)
 
 
 def _half_dtype(matrix: Tensor) -> torch.dtype:
@@ -155,7 +171,7 @@ def _half_dtype(matrix: Tensor) -> torch.dtype:
     return torch.float16 if fits else torch.bfloat16
 
 
-def _checked(weight: Tensor) -> Tensor:
+def checked_matrix(weight: Tensor) -> Tensor:
     if weight.ndim != 2:
         raise QuantiseError(f"a weight of shape {tuple(weight.shape)}: a matrix [out, in] is needed")
     if not weight.is_floating_point():
@@ -176,7 +192,7 @@ def compute_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
-def _grouped(matrix: Tensor, scheme: Scheme) -> Tensor:
+def grouped(matrix: Tensor, scheme: Scheme) -> Tensor:
     """[rows, groups, entries that share a scale]; a shorter last group is padded with 0, which changes no range."""
     if scheme.granularity == "tensor":
         return matrix.reshape(1, 1, -1)
@@ -188,8 +204,8 @@ def _grouped(matrix: Tensor, scheme: Scheme) -> Tensor:
     return matrix.reshape(outputs, groups, length)
 
 
-def _as_matrix(grouped: Tensor, like: Tensor) -> Tensor:
-    """The inverse of `_grouped`, without the padding."""
+def ungrouped(grouped: Tensor, like: Tensor) -> Tensor:
+    """The inverse of `grouped`, without the padding."""
     if grouped.numel() == like.numel():
         return grouped.reshape(like.shape)
     return grouped.reshape(like.shape[0], -1)[:, : like.shape[1]].contiguous()
@@ -201,42 +217,50 @@ def _levels(matrix: Tensor, bits: int, scheme: Scheme) -> tuple[Tensor, Tensor, 
     if not matrix.numel():
         none = torch.zeros(0, 0, 1, dtype=compute, device=matrix.device)
         return matrix.to(compute), none, None if scheme.is_symmetric(bits) else none
-    grouped = _grouped(matrix.to(compute), scheme)
-    scale, low = _scale(grouped, bits, scheme)
-    if low is None:
-        return _rounded(grouped, scale, 2 ** (bits - 1) - 1), scale, None
-    most = 2**bits - 1
-    zero = (-low / scale).round_().clamp_(0, most).add_(0.0)
-    return (grouped / scale).round_().add_(zero).clamp_(0, most), scale, zero
+    groups = grouped(matrix.to(compute), scheme)
+    scale, zero = scales_of(groups, bits, scheme)
+    return rounded(groups, scale, zero, bits), scale, zero
 
 
-def _scale(grouped: Tensor, bits: int, scheme: Scheme) -> tuple[Tensor, Tensor | None]:
-    """The scales of groups as stored, and the low end of their ranges; None if these are symmetric."""
-    low, high = torch.aminmax(grouped, dim=-1, keepdim=True)
+def rounded(values: Tensor, scale: Tensor, zero: Tensor | None, bits: int) -> Tensor:
+    """`values` as whole numbers on the grid of these scales and zero points."""
+    if zero is None:
+        return rounded_around_0(values, scale, 2 ** (bits - 1) - 1)
+    return (values / scale).round_().add_(zero).clamp_(0, 2**bits - 1)
+
+
+def scales_of(groups: Tensor, bits: int, scheme: Scheme, share: float = 1.0) -> tuple[Tensor, Tensor | None]:
+    """The scales [rows, groups, 1] as stored and the zero points, for this share of the range of every group.
+
+    Zero points are None if the scheme is symmetric.
+    """
+    low, high = torch.aminmax(groups, dim=-1, keepdim=True)
+    low, high = low * share, high * share
     if scheme.is_symmetric(bits):
         most = 2 ** (bits - 1) - 1
-        return _as_stored(torch.maximum(-low, high) / most, grouped, scheme), None
+        return _as_stored(torch.maximum(-low, high) / most, groups, scheme), None
     most = 2**bits - 1
     low, high = low.clamp(max=0), high.clamp(min=0)
     spread = (high - low) / most
     if not bool(spread.isfinite().all()):  # high - low overflows, the scale does not
         spread = torch.where(spread.isfinite(), spread, (high / 2 - low / 2) / (most / 2))
-    return _as_stored(spread, grouped, scheme), low
+    scale = _as_stored(spread, groups, scheme)
+    return scale, (-low / scale).round_().clamp_(0, most).add_(0.0)
 
 
 @torch.no_grad()
 def channel_scales(weight: Tensor, bits: int) -> Tensor:
     """The scales [out, 1] with which `quantize` rounds the output channels of a weight [out, in] to these bits."""
-    matrix = _checked(weight)
-    return _scale(_grouped(matrix.to(compute_dtype(matrix.dtype)), Scheme()), bits, Scheme())[0].squeeze(-1)
+    matrix = checked_matrix(weight)
+    return scales_of(grouped(matrix.to(compute_dtype(matrix.dtype)), Scheme()), bits, Scheme())[0].squeeze(-1)
 
 
-def _rounded(values: Tensor, scale: Tensor, most: int) -> Tensor:
+def rounded_around_0(values: Tensor, scale: Tensor, most: int) -> Tensor:
     # + 0.0 turns -0.0 into 0.0, as an integer has no -0
     return (values / scale).round_().clamp_(-most, most).add_(0.0)
 
 
-def _as_stored(scale: Tensor, grouped: Tensor, scheme: Scheme) -> Tensor:
+def _as_stored(scale: Tensor, groups: Tensor, scheme: Scheme) -> Tensor:
     """The scale as stored: 1 for a group of zeros, the smallest positive number where it would round to 0."""
     stored = scale.to(scheme.scale_dtype).to(scale.dtype)
     if not bool(stored.isfinite().all()):
@@ -245,40 +269,11 @@ def _as_stored(scale: Tensor, grouped: Tensor, scheme: Scheme) -> Tensor:
         )
     if bool((stored == 0).any()):
         least = torch.finfo(scheme.scale_dtype).smallest_normal * torch.finfo(scheme.scale_dtype).eps
-        empty = (grouped == 0).all(-1, keepdim=True)
+        empty = (groups == 0).all(-1, keepdim=True)
         stored = torch.where(stored == 0, torch.where(empty, 1.0, least).to(stored.dtype), stored)
     return stored
 
 
-def _restored(levels: Tensor, scale: Tensor, zero: Tensor | None) -> Tensor:
+def restored(levels: Tensor, scale: Tensor, zero: Tensor | None) -> Tensor:
+    """The numbers that `levels` stand for; written over them."""
     return levels.mul_(scale) if zero is None else levels.sub_(zero).mul_(scale)
-
-
-def fake_quantize_tokens(values: Tensor, bits: int) -> Tensor:
-    """Activations [..., features] with every token (last dimension) symmetric in `bits` bits, in their own dtype.
-
-    As a kernel with dynamic quantisation does: each token by its own range. A token with NaN or Inf becomes NaN, so
-    that a broken model is noticed. The gradient is the straight-through one, as if nothing had been rounded.
-
-    >>> fake_quantize_tokens(torch.tensor([[1.0, 0.3], [100.0, 0.3]]), 2)
-    tensor([[  1.,   0.],
-            [100.,   0.]])
-    """
-    if not values.is_floating_point() or not values.numel():
-        return values
-    rounded: Tensor = cast(Any, _StraightThrough).apply(values, bits)  # its stubs have no types
-    return rounded
-
-
-class _StraightThrough(torch.autograd.Function):
-    @staticmethod
-    def forward(_ctx: Any, values: Tensor, bits: int) -> Tensor:
-        most = 2 ** (bits - 1) - 1
-        wide = values.to(compute_dtype(values.dtype))
-        scale = wide.abs().amax(-1, keepdim=True) / most
-        scale = torch.where(scale == 0, torch.finfo(scale.dtype).tiny, scale)
-        return _rounded(wide, scale, most).mul_(scale).to(values.dtype)
-
-    @staticmethod
-    def backward(_ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        return gradients[0], None

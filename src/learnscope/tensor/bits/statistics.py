@@ -1,0 +1,48 @@
+"""What calibrated quantisers know of a weight's inputs: second moments and mean magnitudes, summed over tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from learnscope.tensor.bits.quantize import QuantiseError, compute_dtype
+
+
+@dataclass(slots=True)
+class InputStatistics:
+    """Of the inputs x [tokens, in] of a weight [out, in]: 4·in² + 8·in bytes, however many tokens there were."""
+
+    gram: Tensor
+    """Σ x xᵀ [in, in]: half of GPTQ's Hessian of the squared error of the outputs; float32, float64 for such inputs."""
+    magnitude: Tensor
+    """Σ |x| [in], float64."""
+    tokens: int = 0
+
+    @classmethod
+    def of(cls, inputs: Tensor) -> InputStatistics:
+        """Of these inputs [..., in]."""
+        width, dtype = inputs.shape[-1], compute_dtype(inputs.dtype)
+        gram = torch.zeros(width, width, dtype=dtype, device=inputs.device)
+        made = cls(gram, torch.zeros(width, dtype=torch.float64, device=inputs.device))
+        made.add(inputs)
+        return made
+
+    @torch.no_grad()
+    def add(self, inputs: Tensor) -> None:
+        """Count inputs [..., in] too."""
+        rows = inputs.detach().reshape(-1, inputs.shape[-1]).to(self.gram.dtype)
+        if not bool(rows.isfinite().all()):
+            raise QuantiseError(
+                "its inputs on the calibration data have NaN or Inf: look whether the model's own outputs are finite, "
+                "or leave it as stored (bits=32)"
+            )
+        self.gram.addmm_(rows.T, rows)
+        self.magnitude += rows.abs().sum(0)
+        self.tokens += len(rows)
+
+    def output_error(self, difference: Tensor) -> Tensor:
+        """Σ over tokens of (difference · x)², for each row of `difference` [out, in], float64."""
+        wide = difference.to(torch.float64)
+        return ((wide @ self.gram.to(torch.float64)) * wide).sum(-1)
