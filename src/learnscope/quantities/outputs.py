@@ -65,7 +65,10 @@ class BatchStats(Quantities):
 
 
 _EXAMPLES = "over examples, studentised"
-_SHARES = f"{_EXAMPLES}; Wilson's where each has one position, and where all or none are right"
+_SHARES = (
+    f"{_EXAMPLES}; Wilson's where each has one position, and, with the positions that count as independent "
+    "(`learnscope.intervals.independent_positions`), where all or none are right or too few examples differ"
+)
 _accuracy = partial(Quantity, better="higher", scale="share", drawn="not", when="for classes")
 
 
