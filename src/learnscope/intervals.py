@@ -23,6 +23,9 @@ _ALIKE = 1e-6
 _SAME = 1e-12
 """Share of the squares below which a variance is rounding."""
 
+_WITHIN = 0.1
+"""The correlation of two positions of one example that is allowed for where the data do not show it."""
+
 Interval = tuple[float, float]
 Floats = NDArray[np.float64]
 
@@ -35,7 +38,7 @@ class MeanInterval(NamedTuple):
     reason: str | None = None
 
 
-def wilson(share: float, n: int) -> Interval:
+def wilson(share: float, n: float) -> Interval:
     """Wilson's score interval of a share of `n` examples: valid for few examples too, and near 0 and 1.
 
     >>> low, high = wilson(0.5, 50)
@@ -202,8 +205,9 @@ def _studentised(rest: Floats, below: Floats, times: Floats) -> Floats:
 def share_interval(part: ArrayLike, whole: ArrayLike, *, resamples: int = 1000, seed: int = 0) -> MeanInterval:
     """Of the share Σ part/Σ whole, both with one count per example, which is the unit that was drawn.
 
-    Wilson's over examples where each counts once, and where the share is 0 or 1, about which examples drawn again say
-    nothing; otherwise `ratio_interval`, cut at 0 and 1.
+    Wilson's over examples where each counts once; otherwise `ratio_interval`, cut at 0 and 1. Where the share is 0 or
+    1, or too few examples differ, drawing examples again says nothing: then Wilson's with the number of positions that
+    count as independent (`independent_positions`).
     """
     parts, counts = np.asarray(part, dtype=np.float64), np.asarray(whole, dtype=np.float64)
     examples = int((counts > 0).sum())
@@ -211,25 +215,59 @@ def share_interval(part: ArrayLike, whole: ArrayLike, *, resamples: int = 1000, 
         return MeanInterval(math.nan, math.nan, "no example has a position that counts: give others")
     share = float(parts.sum() / counts.sum())
     if share in (0.0, 1.0) or counts.max() == 1:
-        return MeanInterval(*wilson(share, examples))
+        return MeanInterval(*wilson(share, independent_positions(parts, counts)))
     low, high, reason = ratio_interval(parts, counts, resamples=resamples, seed=seed)
+    if reason is not None and examples >= FEWEST and math.isfinite(share):
+        low, high, reason = *wilson(share, independent_positions(parts, counts)), None
     return MeanInterval(max(low, 0.0), min(high, 1.0)) if reason is None else MeanInterval(low, high, reason)
 
 
 def share_difference_interval(first: ArrayLike, second: ArrayLike, whole: ArrayLike) -> MeanInterval:
     """Of the difference between two shares of the same examples, paired by example.
 
-    Where too few examples differ for that, from the two shares' own intervals (`difference_of_estimates`).
+    Where too few examples differ for `ratio_interval`, the narrower of two that `difference_of_estimates` makes: of the
+    shares' own intervals, and of those of what was gained and what was lost, in net positions of an example.
     """
     one, other, counts = (np.asarray(each, dtype=np.float64) for each in (first, second, whole))
     low, high, reason = ratio_interval(one - other, counts)
-    if reason is not None:
-        own = [share_interval(each, counts) for each in (one, other)]
-        if any(each.reason is not None for each in own):
-            return MeanInterval(low, high, reason)
-        p, q = (float(each.sum() / counts.sum()) for each in (one, other))
-        low, high = difference_of_estimates((p, own[0].low, own[0].high), (q, own[1].low, own[1].high))
+    if reason is None:
+        return MeanInterval(max(low, -1.0), min(high, 1.0))
+    found, pairs = [], [(one, other)]
+    if int((counts > 0).sum()) >= FEWEST or counts.max() == 1:
+        pairs.append((np.maximum(one - other, 0.0), np.maximum(other - one, 0.0)))
+    for pair in pairs:
+        own = [share_interval(each, counts) for each in pair]
+        if all(each.reason is None for each in own):
+            p, q = ((float(n.sum() / counts.sum()), i.low, i.high) for n, i in zip(pair, own, strict=True))
+            found.append(difference_of_estimates(p, q))
+    if not found:
+        return MeanInterval(low, high, reason)
+    low, high = min(found, key=lambda ends: ends[1] - ends[0])
     return MeanInterval(max(low, -1.0), min(high, 1.0))
+
+
+def independent_positions(part: ArrayLike, whole: ArrayLike) -> float:
+    """How many independent positions say as much of a share as these, of which an example has several: Σ n/d.
+
+    d is the design effect (Kish 1965), the variance of the share over that of independent positions: the larger of the
+    linearised variance over examples, where the share is not 0 or 1, and 1 + (Σ n²/Σ n − 1)·ρ with ρ = 0.1, since few
+    examples that differ show too little of how alike the positions of one text are. Examples of one position each
+    have d = 1.
+
+    >>> round(independent_positions([0] * 8, [127] * 8), 1), independent_positions([1, 0, 1], [1, 1, 1])
+    (74.7, 3.0)
+    """
+    parts, counts = np.asarray(part, dtype=np.float64), np.asarray(whole, dtype=np.float64)
+    parts, counts = parts[counts > 0], counts[counts > 0]
+    total, n = float(counts.sum()), len(counts)
+    if counts.max() == 1:
+        return float(n)
+    share = float(parts.sum()) / total
+    effect = 1 + (float(np.square(counts).sum()) / total - 1) * _WITHIN
+    if 0 < share < 1 and n > 1:
+        over_examples = n / (n - 1) * float(np.square(parts - share * counts).sum()) / total
+        effect = max(effect, over_examples / (share * (1 - share)))
+    return total / effect
 
 
 def mean_interval(values: Sequence[float]) -> tuple[float, float, float]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import learnscope as ls
+from learnscope.model.outputs.questions import Questions
 from learnscope.probes import probe_modules
 
 NOW: dict[str, Any] = {"every": 5, "at": "after_step"}
@@ -23,6 +24,7 @@ CHEAP: dict[str, dict[str, Any]] = {
     "MemoryUse": NOW,
     "NoiseRobustness": {**NOW, "sigmas": (0.1,), "bits": (4,), "examples": 4},
     "Performance": {**NOW, "resamples": 50},
+    "TaskAccuracy": {**NOW, "tasks": [Questions("two", [{"context": "a", "choices": ["b", "c"], "answer": 0}])]},
     "WeightDelta": {"path": "weights.pt", "run": "contract"},  # in the folder that a test is in
     "WeightSpectrum": {"trained_only": False},
 }

@@ -62,6 +62,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     data.add_argument("--length", metavar="N", type=at_least_one, help=length)
     seed = "of the sequences sampled from the model if no data are named (default: 0)"
     data.add_argument("--seed", metavar="N", type=whole_from_zero, default=0, help=seed)
+    task = "questions with known answers, .jsonl with context, choices, answer or prompt, answer (may be repeated)"
+    data.add_argument("--task", metavar="FILE", dest="tasks", action="append", default=[], help=task)
     what = parser.add_argument_group("what is examined")
     parts = ["performance", "bit_widths", "robustness"]
     what.add_argument("--parts", nargs="+", choices=parts, default=parts, help="(default: all three)")

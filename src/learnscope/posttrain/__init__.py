@@ -15,6 +15,7 @@ from learnscope.posttrain.command import AuditOptions, run_audit
 from learnscope.posttrain.errors import PosttrainError
 from learnscope.posttrain.performance import PerformanceAnalyzer
 from learnscope.posttrain.robustness import RobustnessAnalyzer
+from learnscope.posttrain.tasks import read_task
 
 __all__ = [
     "AuditOptions",
@@ -23,5 +24,6 @@ __all__ = [
     "PerformanceAnalyzer",
     "PosttrainError",
     "RobustnessAnalyzer",
+    "read_task",
     "run_audit",
 ]

@@ -20,6 +20,7 @@ from learnscope.posttrain.builtin import make_builtin
 from learnscope.posttrain.errors import PosttrainError
 from learnscope.posttrain.estimate import Estimate, in_words, remaining
 from learnscope.posttrain.session import check_folder
+from learnscope.posttrain.tasks import check_can_answer, read_tasks
 from learnscope.progress import progress_bar
 from learnscope.record import Finding
 from learnscope.run import Run, open_run
@@ -51,6 +52,8 @@ class AuditOptions:
     seed: int = 0
     """Of the sequences that are sampled from the model where there are no data."""
     thorough: bool = False
+    tasks: Sequence[str | Path] = ()
+    """Files of questions with known answers, `.jsonl`: see `learnscope.posttrain.read_task`."""
     parts: Sequence[str] = PARTS
     max_bytes: int | None = None
     max_kl: float | None = None
@@ -103,6 +106,9 @@ def audited(options: AuditOptions, say: Say) -> dict[str, tuple[Run, list[Findin
 def _check(options: AuditOptions) -> None:
     """Refuse wrong options before minutes are spent."""
     with_thresholds(None, options.thresholds)
+    if options.tasks and "performance" not in options.parts:
+        raise PosttrainError("tasks= belong to the performance, which parts= leaves out: add performance")
+    read_tasks(options.tasks)  # refuses files that cannot be read
     asked, export = {"max_bytes": options.max_bytes, "max_kl": options.max_kl}, options.export
     budgets = {name: value for name, value in asked.items() if value is not None}
     if not options.parts or not set(options.parts) <= set(PARTS):
@@ -147,6 +153,8 @@ def _audit_one(analyzer: ModelAnalyzer, options: AuditOptions, folder: Path, say
         started = time.monotonic()
         if part == "performance":
             analyzer.analyze_performance(data)
+            if options.tasks:
+                analyzer.performance_analyzer.answer_tasks(data, read_tasks(options.tasks))
         elif part == "bit_widths":
             analyzer.analyze_bit_widths(data, max_bytes=options.max_bytes, max_kl=options.max_kl)
             analyzer.bit_width_analyzer.save_sensitivity(folder / SENSITIVITY)
@@ -184,6 +192,7 @@ def _analyzer(name: str, model: Any, options: AuditOptions, folder: Path) -> Mod
         seed=options.seed,
     )  # fmt: skip
     analyzer.check_data(options.data, options.split)
+    check_can_answer(analyzer.model, analyzer.tokenizer, read_tasks(options.tasks))
     return analyzer
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+from learnscope.model.outputs.questions import Questions
 from learnscope.posttrain.session import AuditSession, by_scope, entries, values_of
 from learnscope.probes.cost.inference_speed import InferenceSpeed
 from learnscope.probes.cost.layer_times import LayerTimes
 from learnscope.probes.cost.memory_use import MemoryUse
 from learnscope.probes.outputs.performance import Performance
+from learnscope.probes.outputs.task_accuracy import TaskAccuracy
 from learnscope.reading.audit_numbers import entries_of
 
 _NO_CACHE = "not a causal language model of transformers with a cache"
@@ -24,7 +27,7 @@ class PerformanceAnalyzer:
     """Loss and accuracy, latency and throughput, memory, and where the time goes, as dictionaries of plain numbers.
 
     A number that was not measured is NaN, and `reasons` says why, by its key. Units are seconds and bytes. Every
-    method takes the options of its probe: `Performance`, `InferenceSpeed`, `MemoryUse`, `LayerTimes`.
+    method takes the options of its probe: `Performance`, `TaskAccuracy`, `InferenceSpeed`, `MemoryUse`, `LayerTimes`.
     """
 
     def __init__(self, session: AuditSession) -> None:
@@ -48,6 +51,11 @@ class PerformanceAnalyzer:
                 metrics.setdefault(name, {})[k] = value
             reasons |= {f"{name}[{k}]": reason for name, reason in entry.reasons.items()}
         return {**metrics, **record.notes, "reasons": reasons}
+
+    def answer_tasks(self, data_loader: Any, tasks: Sequence[Questions], **options: Any) -> dict[str, dict[str, Any]]:
+        """By task: `acc`, `acc_norm`, `acc_bytes` or `exact_match` with `_low` and `_high`, `chance`, `questions`."""
+        record = self.session.measure(TaskAccuracy(tasks=list(tasks), **options), data_loader)
+        return {scope: {"reasons": {}, **numbers} for scope, numbers in by_scope(record, "task").items()}
 
     def benchmark_inference_speed(self, data_loader: Any, **options: Any) -> dict[str, Any]:
         """Throughput and latencies of the data's own batch; `prefill` and `decode` beside it; all settings as `sweep`.

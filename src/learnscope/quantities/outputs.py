@@ -13,9 +13,16 @@ class VariantOutputs(Quantities):
     kl = own_figure("KL(model ‖ variant) per position: mean", unit="nats", scale="log")
     kl_median = not_drawn("KL(model ‖ variant) per position: median", unit="nats", scale="log")
     kl_p99 = not_drawn("KL(model ‖ variant) per position: 99th percentile", unit="nats", scale="log")
+    kl_p999 = not_drawn(
+        "KL(model ‖ variant) per position: 99.9th percentile; not measured with fewer than 2,995 positions, of which "
+        "the largest is above it in 95 % of cases", unit="nats", scale="log",
+    )  # fmt: skip
     cosine = not_drawn("cosine of the logits, mean over positions")
     mse = own_figure("mean squared difference of the logits, mean over positions", scale="log")
-    top1_agree = not_drawn("share of positions with the same most likely class", scale="share")
+    top1_agree = not_drawn(
+        "share of positions with the same most likely class; the others flip, of which `broke` from right to wrong, "
+        "`mended` from wrong to right, and the rest from wrong to wrong", scale="share",
+    )  # fmt: skip
     broke = not_drawn(
         "share of positions: model right, variant wrong", scale="share", when="where the targets are classes"
     )
@@ -65,7 +72,10 @@ class BatchStats(Quantities):
 
 
 _EXAMPLES = "over examples, studentised"
-_SHARES = f"{_EXAMPLES}; Wilson's where each has one position, and where all or none are right"
+_SHARES = (
+    f"{_EXAMPLES}; Wilson's where each has one position, and, with the positions that count as independent "
+    "(`learnscope.intervals.independent_positions`), where all or none are right or too few examples differ"
+)
 _accuracy = partial(Quantity, better="higher", scale="share", drawn="not", when="for classes")
 
 
@@ -200,3 +210,41 @@ class Objective(Quantities):
         "share of output columns whose gradient from the loss is exactly 0 in every call of the step",
         when="where the backward reached the outputs",
     )
+
+
+_of_task = partial(Quantity, kinds=("task",), drawn="not")
+_task_share = partial(_of_task, better="higher", scale="share")
+_QUESTIONS = "Wilson's, over questions"
+_CHOICE = "for multiple choice"
+
+
+class TaskAccuracy(Quantities):
+    records = "accuracy on questions with known answers"
+
+    acc, acc_low, acc_high = with_interval(
+        _task_share(
+            "share of the questions whose right choice has the highest log-likelihood, Σ ln p(token | context and "
+            "tokens before it)", when=_CHOICE, source="as lm-eval's `acc`",
+        ), _QUESTIONS,
+    )  # fmt: skip
+    acc_norm, acc_norm_low, acc_norm_high = with_interval(
+        _task_share(
+            "the same by the log-likelihood over the choice's characters", when=_CHOICE,
+            source="as lm-eval's `acc_norm`",
+        ), _QUESTIONS,
+    )  # fmt: skip
+    acc_bytes, acc_bytes_low, acc_bytes_high = with_interval(
+        _task_share(
+            "the same by the log-likelihood over the choice's UTF-8 bytes", when=_CHOICE,
+            source="as lm-eval's `acc_bytes`",
+        ), _QUESTIONS,
+    )  # fmt: skip
+    exact_match, exact_match_low, exact_match_high = with_interval(
+        _task_share(
+            "share of the questions to which the most likely next tokens, one after the other, are a right answer, "
+            "without spaces around it", when="for answers in words", source="as lm-eval's `exact_match`",
+        ), _QUESTIONS,
+    )  # fmt: skip
+    chance = _of_task("mean of 1 / choices: the accuracy of guessing", scale="share", when=_CHOICE)
+    questions = _of_task("how many were asked")
+    cut = _of_task("questions whose context was cut from the left, as the model takes no more tokens")

@@ -6,9 +6,15 @@ from functools import partial
 
 from learnscope.quantities.base import Quantities, Quantity, not_drawn, own_figure, with_interval
 
-_EXAMPLES = "over examples, studentised; Wilson's where each has one position, and where all or none are right"
+_EXAMPLES = (
+    "over examples, studentised; Wilson's where each has one position, and, with the positions that count as "
+    "independent, where all or none are right or too few examples differ"
+)
 _kl = partial(Quantity, unit="nats", better="lower", scale="log", drawn="in a figure of its own", when="for classes")
-_PAIRED = "over examples, studentised, paired; from both shares' own where too few examples differ"
+_PAIRED = (
+    "over examples, studentised, paired; where too few examples differ, from Wilson's of what was gained and lost, "
+    "with the positions that count as independent (`learnscope.intervals.independent_positions`)"
+)
 _SEEDS = "of the mean over seeds, by Student's t"
 _accuracy = partial(Quantity, better="higher", scale="share", drawn="in a figure of its own", when="for classes")
 _ATTACK = {
@@ -98,5 +104,12 @@ class BitRobustness(Quantities):
     accuracy, accuracy_low, accuracy_high = with_interval(
         _accuracy("share of positions predicted right", kinds=("transfer", "bits"), labels=_WIDTHS), _EXAMPLES
     )
+    accuracy_change, accuracy_change_low, accuracy_change_high = with_interval(
+        not_drawn(
+            "accuracy under an attack made at the width that it is tried on, minus that of the model as stored under "
+            "its own", kinds=("transfer",), labels=_WIDTHS, scale="share",
+            when="for classes, where both widths are equal",
+        ), _PAIRED,
+    )  # fmt: skip
     loss = not_drawn("Σ losses / Σ positions", kinds=("transfer", "bits"), labels=_WIDTHS, better="lower")
     examples = not_drawn("how many examples these rest on", kinds=("transfer", "bits"), labels=_WIDTHS)

@@ -223,6 +223,7 @@ class Attack(Entry):
     """One attack of one strength; epsilon is in `unit`."""
 
     accuracy = NumberOf(robustness.Attacks.accuracy)
+    accuracy_change = NumberOf(robustness.BitRobustness.accuracy_change)
     zero_gradient_share = NumberOf(robustness.Attacks.zero_gradient_share)
     norm, epsilon = Label("norm", ""), Label("epsilon", 0.0)
     unit, steps = Label("unit", "absolute"), Label("steps", 0)
@@ -283,6 +284,12 @@ class Transfer(Part):
         """By the bits that the attack was made at and those it was tested at; 0 is the model as stored."""
         entries = self.of("transfer", Attack)
         return {(int(entry.labels["attack_bits"]), int(entry.labels["test_bits"])): entry.accuracy for entry in entries}
+
+    @property
+    def changes(self) -> dict[int, Number]:
+        """By bits: the accuracy under attacks on these weights, less that of the model as stored, paired by example."""
+        entries = [entry for entry in self.of("transfer", Attack) if entry.accuracy_change.value is not None]
+        return {int(entry.labels["test_bits"]): entry.accuracy_change for entry in entries}
 
     @property
     def clean(self) -> dict[int, Number]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from findings.made_run import MadeRun, Number
-from learnscope.intervals import wilson
+from learnscope.intervals import difference, wilson
 from learnscope.record import Column, Label, Table
 
 PARTS_OF = {"attn": "attn", "mlp": "mlp"}
@@ -257,6 +257,12 @@ class AuditRun(MadeRun):
             for tried in own:
                 accuracy = own[tried] if made == tried else own[tried] + 0.05
                 values: dict[str, Number | str] = {**with_ends(accuracy), "loss": 3.2 + 2 * (0.41 - accuracy)}
+                if made == tried != 0:
+                    change = accuracy - own[0]
+                    values |= {"accuracy_change": change} if half is None else between("accuracy_change", change, half)
+                    if half is None and examples is not None:
+                        ends = difference((accuracy, examples), (own[0], examples))
+                        values |= dict(zip(("accuracy_change_low", "accuracy_change_high"), ends, strict=True))
                 found.append(Table("transfer", ["pgd"], columns(values, attack_bits=made, test_bits=tried)))
         clean = [one for bits in own for one in columns(with_ends(0.41 - 0.002 * (bits == 4)), bits=bits)]
         found.append(Table("bits", ["clean"], clean))

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from itertools import compress, takewhile
 
 from learnscope.findings import analysis, not_an_audit
-from learnscope.intervals import difference_of_estimates
 from learnscope.reading.audit import read_audit
 from learnscope.reading.audit_numbers import (
     DISTURBED,
@@ -240,10 +239,9 @@ def transfer(part: Transfer) -> Finding | None:
     """Whether quantising changes robustness: attacks made at each width, and those made on the model as stored."""
     before = part.accuracy.get((0, 0), NONE)
     widths = sorted({bits for _, bits in part.accuracy if bits != 0}, reverse=True)
-    own = {bits: n for bits in widths if (n := part.accuracy.get((bits, bits), NONE)).value is not None}
-    if before.value is None or not own:
+    changes = part.changes
+    if before.value is None or not changes:
         return None
-    changes = {bits: _change(number, before) for bits, number in own.items()}
     moved = [bits for bits, change in changes.items() if (i := change.interval) is not None and not i[0] <= 0 <= i[1]]
     most = max(changes.values(), key=lambda change: abs(change.value or 0.0))
     said = [f"{interval_text(change, sign=True)} at {bits} bits" for bits, change in changes.items()]
@@ -269,14 +267,3 @@ def transfer(part: Transfer) -> Finding | None:
         f"{listed(said, len(said))}{part.on}.{more}",
         advice=advice, evidence=evidence(part.probe, "accuracy", part.examples, most),
     )  # fmt: skip
-
-
-def _change(number: Number, before: Number) -> Number:
-    """Its interval is made of the two shares' own, over examples, as if of different ones: too wide rather than too
-    narrow, as they are the same."""
-    value = (number.value or 0.0) - (before.value or 0.0)
-    if number.interval is None or before.interval is None:
-        return Number(value, no_interval=number.no_interval or before.no_interval or "an accuracy has none")
-    ends = [(n.value or 0.0, *n.interval) for n in (number, before) if n.interval is not None]
-    low, high = difference_of_estimates(*ends)
-    return Number(value, low, high)

@@ -55,7 +55,7 @@ def own_samples(
             ids = _first_tokens(model, vocabulary, rows, generator)
             cache: Any = None
             while ids.shape[1] < length:
-                logits, cache = _next_logits(model, ids, cache)
+                logits, cache = next_logits(model, ids, cache)
                 ids = torch.cat([ids, _drawn(logits[:, :vocabulary], generator)], 1)
                 if show is not None:
                     show(start * length + rows * ids.shape[1], count * length)
@@ -70,7 +70,7 @@ def _first_tokens(model: nn.Module, vocabulary: int, rows: int, generator: torch
     return torch.randint(vocabulary, (rows, 1), generator=generator)
 
 
-def _next_logits(model: nn.Module, ids: Tensor, cache: Any) -> tuple[Tensor, Any]:
+def next_logits(model: nn.Module, ids: Tensor, cache: Any) -> tuple[Tensor, Any]:
     """The logits of the next token, [rows, classes], and the cache of keys and values where the model has one."""
     device = model_device(model)
     accepted = inspect.signature(unwrap(model).forward).parameters

@@ -10,12 +10,12 @@ from typing import Any
 from learnscope.model.bits.ledger import Ledger
 from learnscope.model.outputs.scores import interval
 from learnscope.probes.bits.quantising import judged_by
-from learnscope.probes.outputs.columns import REGRESSION, SAMPLED, SINGLE
+from learnscope.probes.outputs.columns import REGRESSION, SAMPLED, SINGLE, too_few_for_p999
 from learnscope.quantities.bits import BitWidths
 from learnscope.record import Table
 from learnscope.tensor.bits.allocation import FrontierPoint, Point, pareto
 
-_COMPARED = ("kl", "kl_median", "kl_p99", "top1_agree", "cosine", "mse", "broke", "mended")
+_COMPARED = ("kl", "kl_median", "kl_p99", "kl_p999", "top1_agree", "cosine", "mse", "broke", "mended")
 _OF_CLASSES = "there are no classes to be right of"
 _BYTES = ("block_bits", "model_bits", "packed_bytes", "original_bytes", "compression")
 
@@ -33,7 +33,8 @@ class Configuration:
 
 def undefined(scores: Mapping[str, Any]) -> dict[str, str]:
     """The comparisons that have no meaning for outputs of this kind, and why."""
-    reasons = dict.fromkeys(("kl", "kl_median", "kl_p99", "top1_agree"), REGRESSION) if scores["regression"] else {}
+    names = ("kl", "kl_median", "kl_p99", "kl_p999", "top1_agree")
+    reasons = too_few_for_p999(scores["positions"]) | (dict.fromkeys(names, REGRESSION) if scores["regression"] else {})
     return reasons | ({"cosine": SINGLE} if scores["single"] else {})
 
 

@@ -10,12 +10,19 @@ from itertools import pairwise
 from typing import Any
 
 from learnscope.core.moment import Moment
-from learnscope.intervals import share_difference_interval
 from learnscope.model.robustness.ball import Threat
 from learnscope.model.robustness.target import What
 from learnscope.options import check_whole
 from learnscope.probes.robustness.attack_runner import AttackProbe, AttackRunner
-from learnscope.probes.robustness.shared import REGRESSION, check_numbers, column, counted, means, outcome_columns
+from learnscope.probes.robustness.shared import (
+    REGRESSION,
+    check_numbers,
+    column,
+    counted,
+    difference_columns,
+    means,
+    outcome_columns,
+)
 from learnscope.quantities import Quantity
 from learnscope.quantities.robustness import Attacks as Q
 from learnscope.record import Column, Label, Measurement, Table
@@ -145,17 +152,12 @@ def _gap_columns(attacks: Sequence[Attack]) -> list[Column]:
     clean = next(attack for attack in attacks if attack.scope == "clean").result
     by_gradient = [attack for attack in attacks if attack.scope in ("fgsm", "pgd")]
     largest = max(attack.epsilon for attack in by_gradient)
+    worst = min([attack.result for attack in by_gradient if attack.epsilon == largest], key=_accuracy)
     quantities = (Q.robustness_gap, Q.robustness_gap_low, Q.robustness_gap_high)
-    positions = clean["positions"]
-    examples = column(Q.examples, counted(positions), {})
-    if clean["correct"] is None:
-        return [*(column(quantity, None, {}, REGRESSION) for quantity in quantities), examples]
-    at_largest = [attack.result for attack in by_gradient if attack.epsilon == largest]
-    worst = min(at_largest, key=_accuracy)
-    low, high, reason = share_difference_interval(clean["correct"], worst["correct"], positions)
-    gap = (sum(clean["correct"]) - sum(worst["correct"])) / sum(positions) if sum(positions) else math.nan
-    numbers = zip(quantities, (gap, low, high), (None, reason, reason), strict=True)
-    return [*(column(quantity, value, {}, why) for quantity, value, why in numbers), examples]
+    return [
+        *difference_columns(quantities, clean, worst, {}),
+        column(Q.examples, counted(clean["positions"]), {}),
+    ]
 
 
 def _flag_columns(attacks: Sequence[Attack]) -> list[Column]:

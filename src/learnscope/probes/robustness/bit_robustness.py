@@ -14,7 +14,7 @@ from learnscope.model.bits.quantised_units import Unit, find_units
 from learnscope.model.guard import guard
 from learnscope.probes.robustness.attack_runner import AttackProbe, AttackRunner
 from learnscope.probes.robustness.attacks import EPSILONS
-from learnscope.probes.robustness.shared import check_numbers, outcome_columns
+from learnscope.probes.robustness.shared import check_numbers, difference_columns, outcome_columns
 from learnscope.quantities.robustness import BitRobustness as Q
 from learnscope.record import Measurement, Table
 from learnscope.tensor.bits.quantize import QuantiseError, Scheme, checked_bits
@@ -60,13 +60,19 @@ class BitRobustness(AttackProbe):
             **runner.key("attack at one width, tested at others"), "epsilon": epsilon, "steps": self.steps,
             "restarts": self.restarts, "test_bits": widths,
         }  # fmt: skip
-        transfer, positions = [], []
+        transfer, positions, stored = [], [], {}
         for attack_bits in moment.track(widths, "attacks at fewer bits"):
             run = partial(self._attacked, runner, epsilon, attack_bits, widths)
             results = moment.remember({**key, "attack_bits": attack_bits}, run)
             for test_bits, sums in zip(widths, results["at"], strict=True):
-                transfer += outcome_columns(Q, sums, {"attack_bits": attack_bits, "test_bits": test_bits})
+                labels = {"attack_bits": attack_bits, "test_bits": test_bits}
+                transfer += outcome_columns(Q, sums, labels)
                 positions = sums["positions"]
+                if attack_bits == test_bits == AS_STORED:
+                    stored = sums
+                elif attack_bits == test_bits:
+                    change = (Q.accuracy_change, Q.accuracy_change_low, Q.accuracy_change_high)
+                    transfer += difference_columns(change, sums, stored, labels)
         unattacked = moment.remember({**key, "attack_bits": None}, partial(_unattacked, runner, widths))
         pairs = zip(widths, unattacked["at"], strict=True)
         clean = [column for bits, sums in pairs for column in outcome_columns(Q, sums, {"bits": bits})]

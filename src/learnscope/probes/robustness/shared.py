@@ -8,7 +8,7 @@ from typing import Any
 
 from learnscope.core.moment import Moment
 from learnscope.core.probe import At, Probe
-from learnscope.intervals import mean_interval, share_interval
+from learnscope.intervals import mean_interval, share_difference_interval, share_interval
 from learnscope.model.data import DataError
 from learnscope.model.outputs.example_sums import ExampleSums
 from learnscope.model.robustness.target import What, attack_target
@@ -93,6 +93,19 @@ def outcome_columns(
         column(quantities.loss, means(sums)["loss"], labels),
         column(quantities.examples, counted(positions), labels),
     ]
+
+
+def difference_columns(
+    quantities: tuple[Quantity, Quantity, Quantity], first: Sums, second: Sums, labels: Mapping[str, Label]
+) -> list[Column]:
+    """The accuracy of the first less that of the second, with its interval, paired by example."""
+    positions = first["positions"]
+    if first["correct"] is None:
+        return [column(quantity, None, labels, REGRESSION) for quantity in quantities]
+    low, high, reason = share_difference_interval(first["correct"], second["correct"], positions)
+    change = _ratio([a - b for a, b in zip(first["correct"], second["correct"], strict=True)], positions)
+    numbers = zip(quantities, (change, low, high), (None, reason, reason), strict=True)
+    return [column(quantity, value, labels, why) for quantity, value, why in numbers]
 
 
 def counted(positions: Sequence[int]) -> int:

@@ -16,6 +16,8 @@ from learnscope.tensor.outputs.fused_divergence import RowFacts, fused_compariso
 CHUNK = 1 << 19
 """Logits compared at a time on a CPU: their float64 copies stay in the cache."""
 ACCELERATOR_CHUNK = 1 << 24
+NEEDED_P999 = 2995
+"""Positions that the 99.9th percentile needs: of as many, the largest is above it in 95 % of cases."""
 KEPT_ENTRIES = 1 << 22
 """Logits up to which a softmax in float64 is kept: 32 MB at most."""
 
@@ -118,7 +120,8 @@ def compare_logits(
 def summarise(parts: Sequence[Comparison]) -> dict[str, Tensor]:
     """Scalars over the positions of all parts: `kl`, `cosine`, `mse` are means, `top1_agree`, `broke`, `mended` shares.
 
-    `kl_median` and `kl_p99` interpolate linearly between positions. A NaN at one position makes the result NaN.
+    Quantiles of the KL interpolate linearly between positions; `kl_p999` is NaN with fewer than `NEEDED_P999` of them.
+    A NaN at one position makes the result NaN.
     """
     if not parts:
         raise ValueError("no outputs were compared: give at least one batch")
@@ -128,6 +131,7 @@ def summarise(parts: Sequence[Comparison]) -> dict[str, Tensor]:
         "kl": kl.mean(),
         "kl_median": _quantile(ordered, 0.5),
         "kl_p99": _quantile(ordered, 0.99),
+        "kl_p999": _quantile(ordered if len(ordered) >= NEEDED_P999 else ordered[:0], 0.999),
         "cosine": cosine.mean(),
         "mse": mse.mean(),
         "top1_agree": torch.cat([part.agree for part in parts]).double().mean(),
