@@ -14,8 +14,10 @@ from torch import nn
 from learnscope.findings import Cuts, find
 from learnscope.options import explain_options
 from learnscope.posttrain.bit_widths import BitWidthAnalyzer
-from learnscope.posttrain.data import is_texts, load_data
+from learnscope.posttrain.data import Batches, is_texts, load_data
 from learnscope.posttrain.depth import LENGTH, SAMPLED_LENGTH
+from learnscope.posttrain.encoders import NO_ROBUSTNESS, EncoderTask, is_headless, with_own_embeddings
+from learnscope.posttrain.encoders import NOTE as ENCODER_NOTE
 from learnscope.posttrain.errors import PosttrainError
 from learnscope.posttrain.estimate import Estimate
 from learnscope.posttrain.loading import load_model
@@ -74,6 +76,9 @@ class ModelAnalyzer:
         self.notes = list(loaded.notes)
         own = type(model).__name__ if isinstance(model, nn.Module) else Path(os.path.abspath(model)).name or str(model)
         self.name = own if name is None else name
+        self.headless = task is None and is_headless(loaded.model)
+        task = EncoderTask() if self.headless else task
+        self.notes += [ENCODER_NOTE] if self.headless else []
         self.session = AuditSession(
             loaded.model, task=task, tokenizer=loaded.tokenizer, name=self.name, cache=cache, progress=progress
         )
@@ -109,6 +114,8 @@ class ModelAnalyzer:
 
         Options are those of `RobustnessAnalyzer.analyze`, such as `examples` or `epsilons`.
         """
+        if self.headless:
+            raise PosttrainError(NO_ROBUSTNESS)
         data = self.planner.fixed(self.data(data_loader))
         depth = self.planner.depth(data)
         steps = {"steps": depth.steps, "transfer_steps": depth.transfer_steps}
@@ -122,7 +129,8 @@ class ModelAnalyzer:
         data = self.planner.fixed(self.data(data_loader))
         self.analyze_performance(data)
         self.analyze_bit_widths(data)
-        self.analyze_robustness(data)
+        if not self.headless:
+            self.analyze_robustness(data)
         return self.results
 
     def data(
@@ -155,6 +163,10 @@ class ModelAnalyzer:
         elif split is not None:
             load_data(source, model=self.model, split=split)  # refuses it
         self._about_data = dict(getattr(batches, "about", {})) or self._about_data
+        if self.headless and not getattr(batches, "about", {}).get("own_embeddings"):
+            fixed = self.planner.fixed(batches)
+            self._about_data = {**fixed.about, "own_embeddings": True}
+            return Batches(with_own_embeddings(self.model, fixed), self._about_data)
         return batches
 
     def check_data(self, source: Any, split: str | None) -> None:

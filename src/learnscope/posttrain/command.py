@@ -17,6 +17,7 @@ from torch import nn
 from learnscope.comparison import compare
 from learnscope.posttrain.analyzer import PARTS, ModelAnalyzer, with_thresholds
 from learnscope.posttrain.builtin import make_builtin
+from learnscope.posttrain.encoders import NO_ROBUSTNESS
 from learnscope.posttrain.errors import PosttrainError
 from learnscope.posttrain.estimate import Estimate, in_words, remaining
 from learnscope.posttrain.session import check_folder
@@ -136,6 +137,9 @@ def _audit_one(analyzer: ModelAnalyzer, options: AuditOptions, folder: Path, say
         options.data, split=options.split, batch_size=options.batch_size, length=options.length,
         examples=options.examples, **named,
     )  # fmt: skip
+    if analyzer.headless and "robustness" in options.parts:
+        say(f"{analyzer.name}: {NO_ROBUSTNESS}")
+        options = replace(options, parts=[part for part in options.parts if part != "robustness"])
     planned, lines = _planned(analyzer, data, options)
     for line in lines:
         say(f"{analyzer.name}: {line}")

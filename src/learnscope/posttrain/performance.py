@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from learnscope.posttrain.encoders import NOTE, EncoderTask
 from learnscope.posttrain.session import AuditSession, by_scope, entries, values_of
 from learnscope.probes.cost.inference_speed import InferenceSpeed
 from learnscope.probes.cost.layer_times import LayerTimes
@@ -94,8 +95,9 @@ class PerformanceAnalyzer:
     def analyze(self, data_loader: Any, *, seconds: float = InferenceSpeed.seconds) -> dict[str, Any]:
         """All four, by `basic_metrics`, `speed`, `memory` and `layers`; each setting is timed for so many seconds."""
         with self.session.sharing(data_loader):
+            own = isinstance(self.session.task, EncoderTask)
             return {
-                "basic_metrics": self.compute_basic_metrics(data_loader),
+                "basic_metrics": {"reasons": {"loss": NOTE}} if own else self.compute_basic_metrics(data_loader),
                 "speed": self.benchmark_inference_speed(data_loader, seconds=seconds),
                 "memory": self.profile_memory(data_loader),
                 "layers": self.profile_layers(data_loader, seconds=4 * seconds),

@@ -61,16 +61,15 @@ def _over_batches(axes: Axes, phase: str, settings: Sequence[Setting]) -> None:
         line = sorted((s.batch, s.rate[0].value or 0.0) for s in settings if s.length == length)
         mark = ("o", "s", "^", "D")[place % 4]
         axes.plot([n for n, _ in line], [rate for _, rate in line], marker=mark, color=PHASES[phase], ms=6, lw=1.4,
-                  alpha=1 / (1 + 0.5 * place))  # fmt: skip
-        axes.annotate(f"{length} tokens", line[-1], (6, 0), textcoords="offset points", va="center", fontsize=9,
-                      color=INK, bbox=marks.BEHIND)  # fmt: skip
+                  mfc="white" if place % 2 else PHASES[phase])  # fmt: skip
+        axes.plot([], [], mark, color=INK, mfc="white" if place % 2 else INK, ms=6, ls="", label=f"{length} tokens")
     span = log_span([setting.rate[0].value or 0.0 for setting in settings])
     if span is not None:
         log_axis(axes, *span, most=5)
         sizes = sorted({setting.batch for setting in settings})
         axes.set_xscale("log", base=2)
         axes.set_xticks(sizes, [f"{n}" for n in sizes])
-        axes.set_xlim(min(sizes) / 1.3, max(sizes) * 2.6)
+        axes.set_xlim(min(sizes) / 1.3, max(sizes) * 1.3)
     guides(axes, "both")
     finish(axes, f"examples in a batch, {phase}", "tokens a second", size=10)
 
