@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from learnscope.comparison import compare
-from learnscope.posttrain.analyzer import PARTS, ModelAnalyzer, with_thresholds
+from learnscope.posttrain.analyzer import PARTS, ModelAnalyzer, checked_device, with_thresholds
 from learnscope.posttrain.builtin import make_builtin
 from learnscope.posttrain.encoders import NO_ROBUSTNESS
 from learnscope.posttrain.errors import PosttrainError
@@ -52,6 +52,9 @@ class AuditOptions:
     seed: int = 0
     """Of the sequences that are sampled from the model where there are no data."""
     thorough: bool = False
+    quick: bool = False
+    target_device: Mapping[str, float] = field(default_factory=dict)
+    """Its `memory_bytes`, `bytes_per_second` and `flops_per_second`, for what the roofline says of it."""
     parts: Sequence[str] = PARTS
     max_bytes: int | None = None
     max_kl: float | None = None
@@ -104,6 +107,9 @@ def audited(options: AuditOptions, say: Say) -> dict[str, tuple[Run, list[Findin
 def _check(options: AuditOptions) -> None:
     """Refuse wrong options before minutes are spent."""
     with_thresholds(None, options.thresholds)
+    checked_device(options.target_device)
+    if options.quick and options.thorough:
+        raise PosttrainError("thorough= and quick= exclude each other: give one of them")
     asked, export = {"max_bytes": options.max_bytes, "max_kl": options.max_kl}, options.export
     budgets = {name: value for name, value in asked.items() if value is not None}
     if not options.parts or not set(options.parts) <= set(PARTS):
@@ -160,7 +166,7 @@ def _audit_one(analyzer: ModelAnalyzer, options: AuditOptions, folder: Path, say
     if options.export is not None:
         packed = analyzer.bit_width_analyzer.export(options.export)
         say(f"packed: {packed['path']}, {packed['tensor_bytes']:,} bytes of weights")
-    analyzer.generate_comprehensive_report(folder, thresholds=options.thresholds)
+    analyzer.generate_comprehensive_report(folder, thresholds=options.thresholds, target_device=options.target_device)
     return open_run(folder), analyzer.findings
 
 
@@ -173,7 +179,9 @@ def _planned(analyzer: ModelAnalyzer, data: Any, options: AuditOptions) -> tuple
         "example)"
         for part in options.parts
     ]
-    lines = [f"about {in_words(planned.total)}, from a timed forward pass: {', '.join(each)}"]
+    lines = [f"about {in_words(planned.total)}, from two timed passes: {', '.join(each)}"]
+    if "bit_widths" in options.parts and (sample := analyzer.planner.sample(batches)) is not None:
+        lines.append(f"bit widths: {sample.words()}")
     left_out = analyzer.planner.left_out(batches, options.parts)
     lines += [f"{part.replace('_', ' ')}: {text}" for part, text in left_out.items()]
     if left_out:
@@ -185,7 +193,7 @@ def _analyzer(name: str, model: Any, options: AuditOptions, folder: Path) -> Mod
     analyzer = ModelAnalyzer(
         model, options.config_path, tokenizer=options.tokenizer, device=options.device, name=name,
         cache=folder / CACHE if options.cache else None, progress=options.progress, thorough=options.thorough,
-        seed=options.seed,
+        quick=options.quick, seed=options.seed,
     )  # fmt: skip
     analyzer.check_data(options.data, options.split)
     return analyzer

@@ -92,13 +92,18 @@ class PerformanceAnalyzer:
         model = {"reasons": {}, **by_scope(record, "model")["model"]}
         return {"layers": layers, "modules": by_scope(record, "module"), **model, **record.notes}
 
-    def analyze(self, data_loader: Any, *, seconds: float = InferenceSpeed.seconds) -> dict[str, Any]:
-        """All four, by `basic_metrics`, `speed`, `memory` and `layers`; each setting is timed for so many seconds."""
+    def analyze(
+        self, data_loader: Any, *, seconds: float = InferenceSpeed.seconds, process: bool = False
+    ) -> dict[str, Any]:
+        """All four, by `basic_metrics`, `speed`, `memory` and `layers`; each setting is timed for so many seconds.
+
+        `process=True` also measures the high-water mark of a process that loads the model and runs it.
+        """
         with self.session.sharing(data_loader):
             own = isinstance(self.session.task, EncoderTask)
             return {
                 "basic_metrics": {"reasons": {"loss": NOTE}} if own else self.compute_basic_metrics(data_loader),
                 "speed": self.benchmark_inference_speed(data_loader, seconds=seconds),
-                "memory": self.profile_memory(data_loader),
+                "memory": self.profile_memory(data_loader, process=process),
                 "layers": self.profile_layers(data_loader, seconds=4 * seconds),
             }
