@@ -57,7 +57,8 @@ def test_all_four_parts_are_plain_json_and_say_why_a_number_is_missing(analysis:
     memory = analysis["memory"]
     assert memory["model_bytes"] == 4 * (3 * 5 + 5 + 5 * 2 + 2)
     assert sum(part["bytes"] for part in memory["parts"].values()) == memory["model_bytes"]
-    assert memory["process"] == "own"
+    assert [(one["batch"], one["cache_bytes"]) for one in memory["running"]] == [(1, 0), (4, 0)]
+    assert "process" not in memory
     layers = analysis["layers"]
     assert sum(module["self_seconds"] for module in layers["modules"].values()) == pytest.approx(
         layers["total_seconds"]
@@ -88,8 +89,8 @@ def test_a_language_model_has_tokens_prefill_and_decode() -> None:
         [{"input_ids": tokens(2, 8)}], batches=(1,), seconds=1e-4, repeats=3
     )
     assert speed["tokens_per_second"] == pytest.approx(16 / speed["mean_latency"])
-    assert (speed["prefill"]["batch"], speed["prefill"]["length"]) == (2, 8)
-    assert speed["decode"]["tokens_per_second"] == pytest.approx(2 / speed["decode"]["latency_mean"])
+    assert (speed["prefill"]["batch"], speed["prefill"]["length"]) == (1, 8)
+    assert speed["decode"]["tokens_per_second"] == pytest.approx(1 / speed["decode"]["latency_mean"])
     assert len(speed["sweep"]) == 6
     assert math.isnan(speed["p95_latency"])
     assert "3 passes are too few" in speed["reasons"]["p95_latency"]

@@ -69,6 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--parts", nargs="+", choices=parts, default=parts, help="(default: all three)")
     thorough = "leave nothing out for the sake of time (default: about two minutes for a GPT-2 of two layers)"
     what.add_argument("--thorough", action="store_true", help=thorough)
+    what.add_argument("--quick", action="store_true", help="a fifth of that: fewer examples, tokens and attack steps")
     what.add_argument("--max_mb", metavar="X", type=_positive, help="budget of the mix of widths, in MB (10⁶ bytes)")
     what.add_argument("--max_kl", metavar="X", type=_positive, help="or the damage allowed: mean KL in nats per token")
     what.add_argument("--export", metavar="FILE", type=Path, help="write the recommended mix, packed (.safetensors)")
@@ -78,6 +79,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     judged.add_argument("--tokens_per_second", metavar="X", type=_positive, help="real-time (default: 1000)")
     judged.add_argument("--memory_mb", metavar="X", type=_positive, help="edge (default: 100)")
     judged.add_argument("--robustness_gap", metavar="X", type=_positive, help="resistance to attack (default: 0.1)")
+    device = parser.add_argument_group("a device that it is meant for, judged by the roofline: computed, not measured")
+    device.add_argument("--device_memory_gb", metavar="X", type=_positive, help="its memory, in GB (10⁹ bytes)")
+    device.add_argument("--device_bandwidth_gbs", metavar="X", type=_positive, help="of that memory, in GB a second")
+    device.add_argument("--device_tflops", metavar="X", type=_positive, help="10¹² operations a second, for prefill")
     how = parser.add_argument_group("how")
     how.add_argument("--device", metavar="D", help="such as cpu or cuda (default: cpu)")
     how.add_argument("--threads", metavar="N", type=at_least_one, help="of the processor (default: torch's setting)")
@@ -132,7 +137,12 @@ def _options(args: argparse.Namespace, models: Mapping[str, Any]) -> AuditOption
         "memory_bytes": None if args.memory_mb is None else args.memory_mb * 1e6,
         "robustness_gap": args.robustness_gap,
     }
+    device = {
+        "memory_bytes": (args.device_memory_gb, 1e9), "bytes_per_second": (args.device_bandwidth_gbs, 1e9),
+        "flops_per_second": (args.device_tflops, 1e12),
+    }  # fmt: skip
     return AuditOptions(
+        target_device={name: unit * x for name, (x, unit) in device.items() if x is not None},
         models=models,
         split=args.data_split,
         max_bytes=_bytes(args),

@@ -14,8 +14,10 @@ from torch import nn
 from learnscope.findings import Cuts, find
 from learnscope.options import explain_options
 from learnscope.posttrain.bit_widths import BitWidthAnalyzer
-from learnscope.posttrain.data import is_texts, load_data
+from learnscope.posttrain.data import Batches, is_texts, load_data
 from learnscope.posttrain.depth import LENGTH, SAMPLED_LENGTH
+from learnscope.posttrain.encoders import NO_ROBUSTNESS, EncoderTask, is_headless, with_own_embeddings
+from learnscope.posttrain.encoders import NOTE as ENCODER_NOTE
 from learnscope.posttrain.errors import PosttrainError
 from learnscope.posttrain.estimate import Estimate
 from learnscope.posttrain.loading import load_model
@@ -26,6 +28,8 @@ from learnscope.posttrain.robustness import RobustnessAnalyzer
 from learnscope.posttrain.samples import reader_without_data, sampled_batches
 from learnscope.posttrain.session import AuditSession
 from learnscope.reading.gather import one_pass
+from learnscope.reading.roofline import DEVICE
+from learnscope.reading.roofline import NUMBERS as DEVICE_NUMBERS
 from learnscope.record import Finding, plain_json
 from learnscope.report.audit.folder import write_audit
 from learnscope.run import Run
@@ -55,6 +59,7 @@ class ModelAnalyzer:
         thorough: whether to spare no time. Otherwise a large model is examined on fewer examples, or on fewer tokens
             of each, so that all three parts take about two minutes for a GPT-2 of two layers; reports say what was
             left out. The choice depends on the model and the data, never on the machine.
+        quick: whether a fifth of that work is enough: fewer examples, fewer tokens of each, shorter timing.
         seed: of the sequences that are sampled from the model if there are no data.
         task: how a batch becomes logits and targets, where the defaults do not recognise it.
         device: where the model is moved to; by default it stays where it is.
@@ -67,13 +72,16 @@ class ModelAnalyzer:
     def __init__(
         self, model: str | Path | nn.Module, config_path: str | Path | None = None, *, tokenizer: Any = None,
         task: Task | None = None, device: Any = None, cache: str | Path | None = None, progress: bool = True,
-        name: str | None = None, thorough: bool = False, seed: int = 0,
+        name: str | None = None, thorough: bool = False, quick: bool = False, seed: int = 0,
     ) -> None:  # fmt: skip
         loaded = load_model(model, config_path, tokenizer, device)
         self.model, self.tokenizer, self.origin = loaded.model, loaded.tokenizer, loaded.origin
         self.notes = list(loaded.notes)
         own = type(model).__name__ if isinstance(model, nn.Module) else Path(os.path.abspath(model)).name or str(model)
         self.name = own if name is None else name
+        self.headless = task is None and is_headless(loaded.model)
+        task = EncoderTask() if self.headless else task
+        self.notes += [ENCODER_NOTE] if self.headless else []
         self.session = AuditSession(
             loaded.model, task=task, tokenizer=loaded.tokenizer, name=self.name, cache=cache, progress=progress
         )
@@ -83,12 +91,14 @@ class ModelAnalyzer:
         self.results: dict[str, dict[str, Any]] = {}
         self.findings: list[Finding] = []
         """Findings of the last report."""
-        self.planner, self.seed = Planner(self.session, thorough=thorough), seed
+        self.planner, self.seed = Planner(self.session, thorough=thorough, quick=quick), seed
         self._about_data: dict[str, Any] = {}
 
     def analyze_performance(self, data_loader: Any = None) -> dict[str, Any]:
         """Loss, perplexity and accuracy; latency, throughput, memory; where the time goes."""
-        self.results["performance"] = self.performance_analyzer.analyze(self.data(data_loader))
+        self.results["performance"] = self.performance_analyzer.analyze(
+            self.data(data_loader), seconds=self.planner.seconds, process=self.planner.thorough
+        )
         return self.results["performance"]
 
     def analyze_bit_widths(self, data_loader: Any = None, **options: Any) -> dict[str, Any]:
@@ -109,6 +119,8 @@ class ModelAnalyzer:
 
         Options are those of `RobustnessAnalyzer.analyze`, such as `examples` or `epsilons`.
         """
+        if self.headless:
+            raise PosttrainError(NO_ROBUSTNESS)
         data = self.planner.fixed(self.data(data_loader))
         depth = self.planner.depth(data)
         steps = {"steps": depth.steps, "transfer_steps": depth.transfer_steps}
@@ -122,7 +134,8 @@ class ModelAnalyzer:
         data = self.planner.fixed(self.data(data_loader))
         self.analyze_performance(data)
         self.analyze_bit_widths(data)
-        self.analyze_robustness(data)
+        if not self.headless:
+            self.analyze_robustness(data)
         return self.results
 
     def data(
@@ -155,6 +168,10 @@ class ModelAnalyzer:
         elif split is not None:
             load_data(source, model=self.model, split=split)  # refuses it
         self._about_data = dict(getattr(batches, "about", {})) or self._about_data
+        if self.headless and not getattr(batches, "about", {}).get("own_embeddings"):
+            fixed = self.planner.fixed(batches)
+            self._about_data = {**fixed.about, "own_embeddings": True}
+            return Batches(with_own_embeddings(self.model, fixed), self._about_data)
         return batches
 
     def check_data(self, source: Any, split: str | None) -> None:
@@ -169,7 +186,7 @@ class ModelAnalyzer:
             )
 
     def estimates(self, data: Any, parts: Sequence[str] = PARTS) -> tuple[Estimate, Estimate]:
-        """How long the parts will take on these data, and how long thorough ones would, from a timed forward pass."""
+        """How long the parts will take on these data, and how long thorough ones would, from two timed passes."""
         return self.planner.estimates(self.planner.fixed(data), parts)
 
     @property
@@ -178,13 +195,16 @@ class ModelAnalyzer:
         return self.session.run
 
     def generate_comprehensive_report(
-        self, output_dir: str | Path, *, cuts: Cuts | None = None, thresholds: Mapping[str, float] | None = None
-    ) -> Path:
+        self, output_dir: str | Path, *, cuts: Cuts | None = None, thresholds: Mapping[str, float] | None = None,
+        target_device: Mapping[str, float] | None = None,
+    ) -> Path:  # fmt: skip
         """Write `analysis_results.json`, `summary_report.md`, `insights.md` and `plots/`; returns the folder.
 
         They are views of the run that is written beside them, which `ls.open_run(output_dir)` opens; an earlier report
         there is replaced. Parts that were not analyzed are named. `thresholds` of the deployment scenarios:
-        `tokens_per_second`, `memory_bytes`, `robustness_gap`; `cuts` sets any threshold of the findings.
+        `tokens_per_second`, `memory_bytes`, `robustness_gap`; `cuts` sets any threshold of the findings. A
+        `target_device` is described by `memory_bytes`, `bytes_per_second` (of its memory) and `flops_per_second`: what
+        it could reach with this model is computed by the roofline.
         """
         if not list(self.session.run.records()):
             raise PosttrainError(
@@ -194,7 +214,7 @@ class ModelAnalyzer:
         shown = {key: value for key in _SHOWN if (value := getattr(config, key, None)) is not None}
         facts = {
             "origin": self.origin, "configuration": shown, "data": self._about_data, "reduced": self.planner.reduced,
-            "notes": self.notes,
+            "notes": self.notes, "effort": self.planner.effort, DEVICE: checked_device(target_device),
         }  # fmt: skip
         about = {key: value for key, value in facts.items() if value}
         folder, cuts = Path(output_dir), with_thresholds(cuts, thresholds)
@@ -203,6 +223,16 @@ class ModelAnalyzer:
         self.findings = find(reader, cuts)
         write_json(folder / "findings.json", [finding.to_json() for finding in self.findings])
         return folder
+
+
+def checked_device(numbers: Mapping[str, float] | None) -> dict[str, float]:
+    """The numbers of a device, each above 0."""
+    for name, value in (numbers or {}).items():
+        if name not in DEVICE_NUMBERS:
+            raise PosttrainError(f"target_device: {name!r} is not known; there are {', '.join(DEVICE_NUMBERS)}")
+        if not (isinstance(value, int | float) and math.isfinite(value) and value > 0):
+            raise PosttrainError(f"target_device[{name!r}]={value!r}: a number above 0 is needed")
+    return {name: float(value) for name, value in (numbers or {}).items()}
 
 
 def with_thresholds(cuts: Cuts | None, thresholds: Mapping[str, float] | None) -> Cuts:

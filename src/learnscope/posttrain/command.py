@@ -15,8 +15,9 @@ import torch
 from torch import nn
 
 from learnscope.comparison import compare
-from learnscope.posttrain.analyzer import PARTS, ModelAnalyzer, with_thresholds
+from learnscope.posttrain.analyzer import PARTS, ModelAnalyzer, checked_device, with_thresholds
 from learnscope.posttrain.builtin import make_builtin
+from learnscope.posttrain.encoders import NO_ROBUSTNESS
 from learnscope.posttrain.errors import PosttrainError
 from learnscope.posttrain.estimate import Estimate, in_words, remaining
 from learnscope.posttrain.session import check_folder
@@ -54,6 +55,9 @@ class AuditOptions:
     thorough: bool = False
     tasks: Sequence[str | Path] = ()
     """Files of questions with known answers, `.jsonl`: see `learnscope.posttrain.read_task`."""
+    quick: bool = False
+    target_device: Mapping[str, float] = field(default_factory=dict)
+    """Its `memory_bytes`, `bytes_per_second` and `flops_per_second`, for what the roofline says of it."""
     parts: Sequence[str] = PARTS
     max_bytes: int | None = None
     max_kl: float | None = None
@@ -109,6 +113,9 @@ def _check(options: AuditOptions) -> None:
     if options.tasks and "performance" not in options.parts:
         raise PosttrainError("tasks= belong to the performance, which parts= leaves out: add performance")
     read_tasks(options.tasks)  # refuses files that cannot be read
+    checked_device(options.target_device)
+    if options.quick and options.thorough:
+        raise PosttrainError("thorough= and quick= exclude each other: give one of them")
     asked, export = {"max_bytes": options.max_bytes, "max_kl": options.max_kl}, options.export
     budgets = {name: value for name, value in asked.items() if value is not None}
     if not options.parts or not set(options.parts) <= set(PARTS):
@@ -142,6 +149,9 @@ def _audit_one(analyzer: ModelAnalyzer, options: AuditOptions, folder: Path, say
         options.data, split=options.split, batch_size=options.batch_size, length=options.length,
         examples=options.examples, **named,
     )  # fmt: skip
+    if analyzer.headless and "robustness" in options.parts:
+        say(f"{analyzer.name}: {NO_ROBUSTNESS}")
+        options = replace(options, parts=[part for part in options.parts if part != "robustness"])
     planned, lines = _planned(analyzer, data, options)
     for line in lines:
         say(f"{analyzer.name}: {line}")
@@ -164,7 +174,7 @@ def _audit_one(analyzer: ModelAnalyzer, options: AuditOptions, folder: Path, say
     if options.export is not None:
         packed = analyzer.bit_width_analyzer.export(options.export)
         say(f"packed: {packed['path']}, {packed['tensor_bytes']:,} bytes of weights")
-    analyzer.generate_comprehensive_report(folder, thresholds=options.thresholds)
+    analyzer.generate_comprehensive_report(folder, thresholds=options.thresholds, target_device=options.target_device)
     return open_run(folder), analyzer.findings
 
 
@@ -177,7 +187,9 @@ def _planned(analyzer: ModelAnalyzer, data: Any, options: AuditOptions) -> tuple
         "example)"
         for part in options.parts
     ]
-    lines = [f"about {in_words(planned.total)}, from a timed forward pass: {', '.join(each)}"]
+    lines = [f"about {in_words(planned.total)}, from two timed passes: {', '.join(each)}"]
+    if "bit_widths" in options.parts and (sample := analyzer.planner.sample(batches)) is not None:
+        lines.append(f"bit widths: {sample.words()}")
     left_out = analyzer.planner.left_out(batches, options.parts)
     lines += [f"{part.replace('_', ' ')}: {text}" for part, text in left_out.items()]
     if left_out:
@@ -189,7 +201,7 @@ def _analyzer(name: str, model: Any, options: AuditOptions, folder: Path) -> Mod
     analyzer = ModelAnalyzer(
         model, options.config_path, tokenizer=options.tokenizer, device=options.device, name=name,
         cache=folder / CACHE if options.cache else None, progress=options.progress, thorough=options.thorough,
-        seed=options.seed,
+        quick=options.quick, seed=options.seed,
     )  # fmt: skip
     analyzer.check_data(options.data, options.split)
     check_can_answer(analyzer.model, analyzer.tokenizer, read_tasks(options.tasks))

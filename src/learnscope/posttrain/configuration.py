@@ -17,9 +17,10 @@ from torch import Tensor, nn
 from learnscope.model.guard import preserve_rng
 from learnscope.model.weights.checkpoint import load_torch
 from learnscope.options import nearest
+from learnscope.posttrain.encoders import BODY, encodes
 from learnscope.posttrain.errors import PosttrainError, PosttrainWarning
 from learnscope.posttrain.stored import unwrappings
-from learnscope.sources.errors import first_line
+from learnscope.sources.errors import whole_reason
 from learnscope.sources.hushed import hushed
 
 IN_FILE = ("config", "model_config", "hparams")
@@ -154,7 +155,7 @@ def build(configuration: Configuration) -> nn.Module:
             model.tie_weights()
         except Exception as error:  # noqa: BLE001  (fields that contradict each other fail anywhere in the model)
             raise PosttrainError(
-                f"{configuration.where} describes no {make.__name__} that can be made: {first_line(error)}"
+                f"{configuration.where} describes no {make.__name__} that can be made: {whole_reason(error)}"
             ) from None
     module: nn.Module = model.eval()
     return module
@@ -179,11 +180,11 @@ def _config(configuration: Configuration) -> Any:
     try:
         return CONFIG_MAPPING[kind].from_dict(fields)
     except Exception as error:  # noqa: BLE001  (each configuration checks its fields in its own way)
-        raise PosttrainError(f"{where} is no configuration of a {kind}: {first_line(error)}") from None
+        raise PosttrainError(f"{where} is no configuration of a {kind}: {whole_reason(error)}") from None
 
 
 def _model_class(config: Any, configuration: Configuration) -> Any:
-    """The class that `architectures` names; the causal language model if it names none, or a body without a head."""
+    """The class that `architectures` names; the causal language model if it names none, or a decoder's body."""
     import transformers
 
     listed = configuration.fields.get("architectures") or ()
@@ -192,7 +193,9 @@ def _model_class(config: Any, configuration: Configuration) -> Any:
         raise PosttrainError(
             f"{configuration.where}: architectures names {name!r}, where the name of a class is needed"
         )
-    if name is None or (name.endswith("Model") and not name.endswith(HEADS)):
+    if name is not None and name.endswith(BODY) and not name.endswith(HEADS) and encodes(config):
+        model_class = getattr(transformers, name, None)  # an encoder's body is examined as it is
+    elif name is None or (name.endswith(BODY) and not name.endswith(HEADS)):
         model_class = transformers.AutoModelForCausalLM._model_mapping.get(type(config), None)
     else:
         model_class = getattr(transformers, name, None) if name.endswith(HEADS) else None
@@ -200,6 +203,6 @@ def _model_class(config: Any, configuration: Configuration) -> Any:
         what = name or f"model type {config.model_type!r}"
         raise PosttrainError(
             f"{configuration.where}: {what} is none of the models that are loaded from files (causal language models, "
-            f"sequence and image classifiers of transformers): {_CURE}"
+            f"encoders without a head, sequence and image classifiers of transformers): {_CURE}"
         )
     return model_class

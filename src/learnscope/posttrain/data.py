@@ -77,7 +77,8 @@ def load_data(
         made = list(islice(encoder.examples(rows), examples))
     if not made:
         raise PosttrainError(
-            f"{about['source']}: none of {len(rows)} documents is left, for all have fewer than {reader.least} tokens"
+            f"{about['source']}: none of {len(rows)} documents is left, for all have fewer than {reader.least} tokens, "
+            "and a next token can only be predicted after a first: give longer texts, or join short ones into one row"
         )
     notes += _left_out(encoder)
     if reader.answer != "tokens" and reader.pad is None and batch_size > 1:
@@ -129,10 +130,14 @@ def _left_out(encoder: Encoder) -> list[str]:
 
 def collated(made: Sequence[Example], pad: int, reader: Reader) -> dict[str, Tensor]:
     """A batch, padded on the right; `example_ids` are the documents' numbers."""
-    ids, answers = [torch.tensor(example.ids) for example in made], [torch.tensor(example.answer) for example in made]
-    return {
+    ids = [torch.tensor(example.ids) for example in made]
+    batch = {
         "input_ids": pad_sequence(ids, True, pad),
         "attention_mask": pad_sequence([torch.ones_like(row) for row in ids], True),
-        "labels": pad_sequence(answers, True, IGNORE) if reader.answer == "tokens" else torch.stack(answers),
         "example_ids": torch.tensor([example.document for example in made]),
     }
+    if reader.answer == "embedding":
+        return batch
+    answers = [torch.tensor(example.answer) for example in made]
+    labels = pad_sequence(answers, True, IGNORE) if reader.answer == "tokens" else torch.stack(answers)
+    return {**batch, "labels": labels}

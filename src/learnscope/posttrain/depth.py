@@ -23,7 +23,7 @@ EXAMPLES, LENGTH = 256, 128
 SAMPLED_LENGTH = 64
 """Tokens of a sequence that the model makes up itself."""
 WANTED = 32
-"""Examples to examine bit widths and robustness on: the interval of a share is at most a third wide."""
+"""Examples to examine robustness on, and bit widths at least: the interval of a share is at most a third wide."""
 ENOUGH = {"bit_widths": 24, "robustness": 16}
 """Examples below which tokens are given up first. The optimum of bits is tried on half of them."""
 LEAST_READ, FEWEST = 16, 8
@@ -31,6 +31,8 @@ LEAST_READ, FEWEST = 16, 8
 SHORTEST = 16
 WORK = {"performance": 0.3e12, "bit_widths": 1.0e12, "robustness": 1.3e12}
 """Multiply-adds that each part may take: about a minute in all of two cores."""
+QUICK = 0.2
+"""Share of that work for a quick audit."""
 STEPS, TRANSFER_STEPS = 10, 5
 FEWER_STEPS, FEWER_TRANSFER_STEPS = 5, 3
 
@@ -62,34 +64,40 @@ class Depth:
     transfer_steps: int = TRANSFER_STEPS
 
 
-def affordable(part: str, passes: Passes, one: OneExample, wanted: int) -> Share:
+def affordable(part: str, passes: Passes, one: OneExample, wanted: int, share: float = 1.0) -> Share:
     """As many examples as are wanted if the work allows it; else fewer tokens of each, then fewer examples."""
     tokens = one.tokens
     while True:
         short = one.shortened(tokens)
-        count = min(wanted, int(WORK[part] / max(passes.work(short), 1.0)))
+        count = min(wanted, int(share * WORK[part] / max(passes.work(short), 1.0)))
         if count >= min(wanted, ENOUGH[part]) or tokens // 2 < SHORTEST:
             return Share(max(count, min(wanted, FEWEST)), tokens if tokens < one.tokens else 0)
         tokens //= 2
 
 
-def examples_of_text(one: OneExample, *, sampled: bool = False) -> int:
+def examples_of_text(one: OneExample, *, sampled: bool = False, quick: bool = False) -> int:
     """How many examples are read, or sampled: every one is run once, and sampling takes as long as another pass."""
-    count = int(WORK["performance"] / max(Passes(plain=2 if sampled else 1).work(one), 1.0))
+    count = int((QUICK if quick else 1.0) * WORK["performance"] / max(Passes(plain=2 if sampled else 1).work(one), 1.0))
     return max(LEAST_READ, min(EXAMPLES, count - count % 8))
 
 
-def choose_depth(model: nn.Module, one: OneExample, given: int, *, thorough: bool = False) -> Depth:
-    """The depth for a model, given what one example takes and how many there are; `one.tokens` 0: none can be cut."""
-    wanted = min(WANTED, given)
+def choose_depth(
+    model: nn.Module, one: OneExample, given: int, *, thorough: bool = False, quick: bool = False,
+    for_bits: int = WANTED,
+) -> Depth:  # fmt: skip
+    """The depth for a model, given what one example takes and how many there are; `one.tokens` 0: none can be cut.
+
+    `for_bits` examples are enough for the bit widths.
+    """
+    wanted, for_bits, part = min(WANTED, given), min(for_bits, given), QUICK if quick else 1.0
     if thorough:
-        return Depth(Share(wanted), Share(wanted))
-    steps, transfer_steps = STEPS, TRANSFER_STEPS
-    share = affordable("robustness", robustness_passes(steps, transfer_steps), one, wanted)
-    if share.examples < wanted or share.tokens:
+        return Depth(Share(for_bits), Share(wanted))
+    steps, transfer_steps = (FEWER_STEPS, FEWER_TRANSFER_STEPS) if quick else (STEPS, TRANSFER_STEPS)
+    share = affordable("robustness", robustness_passes(steps, transfer_steps), one, wanted, part)
+    if not quick and (share.examples < wanted or share.tokens):
         steps, transfer_steps = FEWER_STEPS, FEWER_TRANSFER_STEPS
-        share = affordable("robustness", robustness_passes(steps, transfer_steps), one, wanted)
-    return Depth(affordable("bit_widths", bit_passes(model), one, wanted), share, steps, transfer_steps)
+        share = affordable("robustness", robustness_passes(steps, transfer_steps), one, wanted, part)
+    return Depth(affordable("bit_widths", bit_passes(model), one, for_bits, part), share, steps, transfer_steps)
 
 
 def can_shorten(task: Task, batches: Sequence[Any]) -> bool:

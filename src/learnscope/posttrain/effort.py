@@ -63,10 +63,13 @@ class Passes:
 
     def work(self, one: OneExample) -> float:
         """In multiply-adds of a matrix product."""
+        return sum(self.work_by_kind(one).values())
+
+    def work_by_kind(self, one: OneExample) -> dict[str, float]:
         times: Mapping[str, tuple[float, int]] = {
             "plain": (self.plain, 1), "compared": (self.compared, 1), "gradient": (self.gradient, 2),
         }  # fmt: skip
-        return sum(n * (way * one.operations + PER_OUTPUT[kind] * one.outputs) for kind, (n, way) in times.items())
+        return {kind: n * (way * one.operations + PER_OUTPUT[kind] * one.outputs) for kind, (n, way) in times.items()}
 
 
 def one_example(model: nn.Module, task: Task, batch: Any) -> OneExample:

@@ -1,4 +1,4 @@
-"""How long an audit will take, from a timed forward pass and the passes that are planned."""
+"""How long an audit will take, from two timed passes and the passes that are planned."""
 
 from __future__ import annotations
 
@@ -10,19 +10,25 @@ from typing import Any
 import torch
 from torch import nn
 
+from learnscope.model.cost.speed import MAIN_SHARE
 from learnscope.model.guard import guard
 from learnscope.model.outputs.evaluate import model_device
+from learnscope.model.outputs.reference import reference_outputs
 from learnscope.posttrain.depth import Depth, Share
 from learnscope.posttrain.effort import OneExample, Passes, bit_passes, robustness_passes
 from learnscope.task import Task
 
-FIXED = {"performance": 12.0, "bit_widths": 4.0, "robustness": 3.0}
-"""Seconds of each part that do not depend on the model: warming up and timing passes, a process to measure memory in,
-compiling."""
+FIXED = {"performance": 1.0, "bit_widths": 4.0, "robustness": 3.0}
+"""Seconds of each part that do not depend on the model: preparing, figures, compiling."""
+WARM = 1.25
+"""Times as long as its seconds that a setting is timed, with its warm-up."""
+FEWEST_PASSES = 5
+"""Passes of a setting, with its warm-up, however slow it is."""
 RERUN = 0.7
 """Of the passes over variants of bits, what is run: of single units only what comes after them."""
-INTEGERS = 140.0
-"""Passes of the model that take as long as those of its exported copies, most of them in 4 bits."""
+INTEGERS, INTEGER_SECONDS = 150.0, 3.0
+"""Passes of the model that take as long as those of its exported copies, most of them in 4 bits; and seconds at
+least."""
 NOISE = 10_000.0
 """Work of drawing all noise on the weights, for each of them."""
 
@@ -39,8 +45,10 @@ class Estimate:
         return sum(self.seconds.values())
 
 
-def timed_forward(model: nn.Module, task: Task, batch: Any, clock: Callable[[], float] = time.perf_counter) -> float:
-    """Seconds of one forward pass with its losses, after one to warm up."""
+def timed_passes(
+    model: nn.Module, task: Task, batch: Any, clock: Callable[[], float] = time.perf_counter
+) -> dict[str, float]:
+    """Seconds of two passes over the batch, each after one to warm up: with its losses, and beside its own outputs."""
     batch = task.to(batch, model_device(model))
     with torch.no_grad(), guard(model):
         task.outputs(model, batch)
@@ -48,13 +56,47 @@ def timed_forward(model: nn.Module, task: Task, batch: Any, clock: Callable[[], 
         losses = task.outputs(model, batch).losses
         if losses is not None:
             float(losses.sum())  # waits for the device
-        return clock() - begin
+        plain = clock() - begin
+        [reference] = reference_outputs(model, task, [batch])
+        float(reference.compare(task.positions(model, batch).logits).mse.sum())
+        begin = clock()
+        float(reference.compare(task.positions(model, batch).logits).mse.sum())
+        return {"plain": plain, "compared": clock() - begin}
+
+
+def speeds(seconds: Mapping[str, float], one: OneExample, examples: int) -> dict[str, float]:
+    """Work of a second by the kind of pass, from timed passes over so many examples; gradients as plain passes."""
+    plain, compared = (
+        examples * passes.work(one) / max(seconds[kind], 1e-9)
+        for kind, passes in (("plain", Passes(plain=1)), ("compared", Passes(compared=1)))
+    )
+    return {"plain": plain, "compared": compared, "gradient": plain}
+
+
+def seconds_of(passes: Passes, one: OneExample, examples: float, speed: Mapping[str, float]) -> float:
+    return sum(examples * work / speed[kind] for kind, work in passes.work_by_kind(one).items())
+
+
+def timed_settings(
+    settings: Sequence[tuple[float, bool]], each: float, one: OneExample, speed: Mapping[str, float]
+) -> float:
+    """Seconds of timing settings of so many examples; the main one, marked, has `MAIN_SHARE` times as long.
+
+    Every setting is also run once to count its operations.
+    """
+    total = 0.0
+    for examples, main in settings:
+        once = seconds_of(Passes(plain=1), one, examples, speed)
+        total += once + max(WARM * each * (MAIN_SHARE if main else 1), FEWEST_PASSES * once)
+    return total
 
 
 def estimated(
-    model: nn.Module, one: OneExample, examples: int, depth: Depth, parts: Sequence[str], speed: float, timed: int
-) -> Estimate:
-    """`speed` is the work of a second, in the unit of `Passes.work`; exported copies are timed on `timed` examples."""
+    model: nn.Module, one: OneExample, examples: int, depth: Depth, parts: Sequence[str], speed: Mapping[str, float],
+    timed: int, performance: float = 0.0,
+) -> Estimate:  # fmt: skip
+    """`speed` is the work of a second by kind; exported copies are timed on `timed` examples; `performance` is what
+    timing and memory take."""
     planned: dict[str, tuple[Passes, Share]] = {
         "performance": (Passes(plain=1), Share(examples)),
         "bit_widths": (bit_passes(model), depth.bits),
@@ -65,12 +107,14 @@ def estimated(
         passes, share = planned[part]
         forwards[part] = round(share.examples * passes.forwards)
         short = one.shortened(share.tokens) if share.tokens else one
-        work = share.examples * passes.work(short)
+        took = seconds_of(passes, short, share.examples, speed)
+        if part == "performance":
+            took += performance
         if part == "bit_widths":
-            work = RERUN * work + INTEGERS * timed * Passes(plain=1).work(short)
+            took = RERUN * took + INTEGER_SECONDS + seconds_of(Passes(plain=INTEGERS), short, timed, speed)
         if part == "robustness":
-            work += NOISE * sum(parameter.numel() for parameter in model.parameters())
-        seconds[part] = FIXED[part] + work / speed
+            took += NOISE * sum(parameter.numel() for parameter in model.parameters()) / speed["plain"]
+        seconds[part] = FIXED[part] + took
     return Estimate(forwards, seconds)
 
 

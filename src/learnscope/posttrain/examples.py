@@ -64,7 +64,8 @@ class Encoder:
                 )
             self.documents += 1
             if self.reader.answer != "tokens":
-                yield Example(ids, self._answer(row, label, number), number)
+                answer = None if self.reader.answer == "embedding" else self._answer(row, label, number)
+                yield Example(ids, answer, number)
                 continue
             self.cut += len(ids) > self.length
             begin = 0
@@ -88,6 +89,8 @@ class Encoder:
             raise PosttrainError(NO_TOKENIZER.format(self.reader.name))
         usual = LABELS if self.reader.answer != "tokens" else LABELS[1:]  # of tokens, `label` is about something else
         label = self.label_column or next((name for name in usual if name in columns), None)
+        if self.reader.answer == "embedding":
+            return column, None
         if label is None and self.reader.answer != "tokens":
             raise PosttrainError(
                 f"{self.reader.name} is judged by its answers, and the data have none (columns {', '.join(columns)}): "

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from learnscope.model.outputs.questions import Questions
+from learnscope.posttrain.encoders import NOTE, EncoderTask
 from learnscope.posttrain.session import AuditSession, by_scope, entries, values_of
 from learnscope.probes.cost.inference_speed import InferenceSpeed
 from learnscope.probes.cost.layer_times import LayerTimes
@@ -58,7 +59,9 @@ class PerformanceAnalyzer:
         return {scope: {"reasons": {}, **numbers} for scope, numbers in by_scope(record, "task").items()}
 
     def benchmark_inference_speed(self, data_loader: Any, **options: Any) -> dict[str, Any]:
-        """Throughput and latencies of the data's own batch; `prefill` and `decode` beside it; all settings as `sweep`.
+        """Throughput and latencies of the data's own batch; all settings as `sweep`.
+
+        `prefill` and `decode` are those of one example, of the longest text that was tried.
 
         Percentiles of the latency are NaN where there are too few passes, `n`, for them.
         """
@@ -68,17 +71,26 @@ class PerformanceAnalyzer:
         speed: dict[str, Any] = {key: main[name] for key, name in _SPEED.items()}
         reasons = {key: main["reasons"][name] for key, name in _SPEED.items() if name in main["reasons"]}
         for phase in ("prefill", "decode"):
-            speed[phase] = next((setting for setting in sweep if setting["phase"] == phase), None)
+            one = [setting for setting in sweep if setting["phase"] == phase and setting["batch"] == 1]
+            one = one or [setting for setting in sweep if setting["phase"] == phase]
+            speed[phase] = max(one, key=lambda setting: int(setting["length"]), default=None)
             if speed[phase] is None:
                 reasons[phase] = _NO_CACHE
         return {**speed, "sweep": sweep, **record.notes, "reasons": reasons}
 
     def profile_memory(self, data_loader: Any, **options: Any) -> dict[str, Any]:
-        """`parameters`, `model_bytes`, `peak_bytes`, `run_bytes`, `process`, and `parts` with the size of each."""
+        """`parameters`, `model_bytes`, `parts` with the size of each, and what running takes beside the weights.
+
+        `running` has `cache_bytes` and `activation_bytes` for each `batch` and `length`, batch 1 first. With
+        `process=True` also `peak_bytes` and `run_bytes` of a `process`.
+        """
         record = self.session.measure(MemoryUse(**options), data_loader)
-        memory: dict[str, Any] = {"parts": by_scope(record, "part"), "reasons": {}}
+        memory: dict[str, Any] = {"parts": by_scope(record, "part"), "running": [], "reasons": {}}
         for entry in entries(record, "model")["model"]:
-            memory |= entry
+            if "activation_bytes" in entry:
+                memory["running"].append({"reasons": {}, **entry})
+            else:
+                memory |= entry
         return {**memory, **record.notes}
 
     def profile_layers(self, data_loader: Any, **options: Any) -> dict[str, Any]:
@@ -88,12 +100,18 @@ class PerformanceAnalyzer:
         model = {"reasons": {}, **by_scope(record, "model")["model"]}
         return {"layers": layers, "modules": by_scope(record, "module"), **model, **record.notes}
 
-    def analyze(self, data_loader: Any, *, seconds: float = InferenceSpeed.seconds) -> dict[str, Any]:
-        """All four, by `basic_metrics`, `speed`, `memory` and `layers`; each setting is timed for so many seconds."""
+    def analyze(
+        self, data_loader: Any, *, seconds: float = InferenceSpeed.seconds, process: bool = False
+    ) -> dict[str, Any]:
+        """All four, by `basic_metrics`, `speed`, `memory` and `layers`; each setting is timed for so many seconds.
+
+        `process=True` also measures the high-water mark of a process that loads the model and runs it.
+        """
         with self.session.sharing(data_loader):
+            own = isinstance(self.session.task, EncoderTask)
             return {
-                "basic_metrics": self.compute_basic_metrics(data_loader),
+                "basic_metrics": {"reasons": {"loss": NOTE}} if own else self.compute_basic_metrics(data_loader),
                 "speed": self.benchmark_inference_speed(data_loader, seconds=seconds),
-                "memory": self.profile_memory(data_loader),
+                "memory": self.profile_memory(data_loader, process=process),
                 "layers": self.profile_layers(data_loader, seconds=4 * seconds),
             }

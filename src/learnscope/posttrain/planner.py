@@ -8,33 +8,52 @@ from typing import Any
 
 import torch
 
-from learnscope.model.cost.calls import token_length
+from learnscope.model.cost.calls import can_decode, max_positions, token_length
+from learnscope.model.cost.speed import settings
 from learnscope.model.data import fixed_batches
 from learnscope.posttrain.data import Batches
 from learnscope.posttrain.depth import (
     EXAMPLES,
+    QUICK,
     STEPS,
+    WANTED,
     Depth,
     Share,
+    affordable,
     can_shorten,
     choose_depth,
     examples_of_text,
     shortened,
     timed_part,
 )
-from learnscope.posttrain.effort import OneExample, Passes, one_example
-from learnscope.posttrain.estimate import Estimate, estimated, timed_forward
+from learnscope.posttrain.effort import OneExample, Passes, bit_passes, one_example
+from learnscope.posttrain.errors import PosttrainError
+from learnscope.posttrain.estimate import Estimate, estimated, seconds_of, speeds, timed_passes, timed_settings
 from learnscope.posttrain.reader import check_tokens
+from learnscope.posttrain.sampling import NARROW, Sample, enough_examples
 from learnscope.posttrain.session import AuditSession
+from learnscope.task import Task
 
 
 class Planner:
     """The plan of an audit; `reduced` has what the parts that were planned leave out."""
 
-    def __init__(self, session: AuditSession, *, thorough: bool = False) -> None:
-        self.session, self.thorough = session, thorough
+    def __init__(self, session: AuditSession, *, thorough: bool = False, quick: bool = False) -> None:
+        if thorough and quick:
+            raise PosttrainError("thorough= and quick= exclude each other: give one of them")
+        self.session, self.thorough, self.quick = session, thorough, quick
         self.reduced: dict[str, str] = {}
         self._counted: tuple[Batches, tuple[OneExample, int]] | None = None
+        self._sampled: tuple[Batches, Sample | None] | None = None
+
+    @property
+    def effort(self) -> str:
+        return "quick" if self.quick else "thorough" if self.thorough else "default"
+
+    @property
+    def seconds(self) -> float:
+        """How long each setting of speed is timed."""
+        return {"quick": 0.05, "default": 0.2, "thorough": 0.5}[self.effort]
 
     def fixed(self, data: Any) -> Batches:
         """The batches of the data, read once, with the facts about them."""
@@ -42,22 +61,62 @@ class Planner:
             return data
         return Batches(fixed_batches(data, self.session.task), dict(getattr(data, "about", {})))
 
+    def sample(self, data: Batches) -> Sample | None:
+        """How many of the examples are enough for the bit widths; None where that cannot be asked."""
+        if self._sampled is None or self._sampled[0] is not data:
+            one, given = self._effort(data)
+            most = given
+            if not self.thorough:  # as many as the part can afford at all, so that no pass is run for nothing
+                part = QUICK if self.quick else 1.0
+                most = affordable("bit_widths", bit_passes(self.session.model), one, given, part).examples
+            found = None
+            if min(most, given) > WANTED:
+                task = self.session.task_of(data)
+                found = enough_examples(self.session.model, task, data, most, NARROW[self.effort])
+            self._sampled = data, found
+        return self._sampled[1]
+
     def depth(self, data: Batches, *, thorough: bool | None = None) -> Depth:
         one, given = self._effort(data)
-        return choose_depth(self.session.model, one, given, thorough=self.thorough if thorough is None else thorough)
+        sample = self.sample(data)
+        thorough = self.thorough if thorough is None else thorough
+        quick = self.quick and not thorough
+        for_bits = WANTED if sample is None else sample.examples
+        return choose_depth(self.session.model, one, given, thorough=thorough, quick=quick, for_bits=for_bits)
 
     def estimates(self, data: Batches, parts: Sequence[str]) -> tuple[Estimate, Estimate]:
         """As planned, and of a thorough audit."""
         one, given = self._effort(data)
         model, task = self.session.model, self.session.task_of(data)
-        work = task.size(data[0]) * Passes(plain=1).work(one)
-        speed = work / max(timed_forward(model, task, data[0]), 1e-6)
+        size = task.size(data[0])
+        speed = speeds(timed_passes(model, task, data[0]), self._per_example(data, one), size)
+        performance = timed_settings(self._settings(task, data[0]), self.seconds, one, speed)
+        performance += seconds_of(Passes(plain=3), one, size + 1, speed)  # memory, for one example and the batch
+        performance += max(8 * self.seconds, seconds_of(Passes(plain=7), one, size, speed))  # layers
 
         def of(depth: Depth) -> Estimate:
-            timed = 1 if depth.bits.tokens else task.size(data[0])
-            return estimated(model, one, given, depth, parts, speed, timed)
+            timed = 1 if depth.bits.tokens else size
+            return estimated(model, one, given, depth, parts, speed, timed, performance)
 
         return of(self.depth(data)), of(self.depth(data, thorough=True))
+
+    def _per_example(self, data: Batches, one: OneExample) -> OneExample:
+        """Of the batch that is timed, which may be shorter than the longest."""
+        length = token_length(data[0])
+        return one.shortened(length) if length else one
+
+    def _settings(self, task: Task, batch: Any) -> list[tuple[float, bool]]:
+        """What is timed, in examples of the data's length, and which of it is the data's own batch."""
+        model, size, tokens = self.session.model, task.size(batch), token_length(batch)
+        decoded = tokens if can_decode(model, task) else None
+        chosen = settings(
+            size, tokens, None, None, decoded=decoded, positions=max_positions(model),
+            parameters=sum(parameter.numel() for parameter in model.parameters()),
+        )  # fmt: skip
+        return [
+            (s.batch * (1 if s.phase == "decode" else s.length) / tokens if tokens else float(s.batch), s.main)
+            for s in chosen
+        ]
 
     def affordable(self, length: int, *, sampled: bool = False) -> int:
         """How many examples of so many tokens are read, or sampled, by default."""
@@ -69,7 +128,7 @@ class Planner:
             one = one_example(self.session.model, self.session.task_of([batch]), batch)
         except (RuntimeError, ValueError, TypeError, LookupError, AttributeError):  # it takes other inputs than these
             return EXAMPLES
-        return examples_of_text(one, sampled=sampled)
+        return examples_of_text(one, sampled=sampled, quick=self.quick)
 
     def left_out(self, data: Batches, parts: Sequence[str]) -> dict[str, str]:
         """What each part uses of these data, in words, where a thorough audit uses more."""

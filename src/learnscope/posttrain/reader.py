@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
+from learnscope.posttrain.encoders import is_headless
 from learnscope.posttrain.errors import PosttrainError
 from learnscope.sources.errors import first_line
 from learnscope.sources.files import near_names
@@ -16,7 +17,7 @@ from learnscope.sources.hub import hub_reason
 from learnscope.sources.hushed import hushed
 from learnscope.task import unwrap
 
-Answer = Literal["tokens", "class", "number", "several"]
+Answer = Literal["tokens", "class", "number", "several", "embedding"]
 BYTES = "bytes"
 MARKS = ("tokenizer_config.json", "tokenizer.json")
 _OLDER = ("vocab.json", "vocab.txt", "tokenizer.model", "spiece.model")
@@ -57,6 +58,8 @@ def reader_of(model: nn.Module) -> Reader:
     tables = [m for path, m in inner.named_modules() if path.endswith("position_embeddings")]
     paddings = [m.padding_idx + 1 for m in tables if isinstance(m, nn.Embedding) and m.padding_idx is not None]
     positions = positions - (paddings or [0])[0] if isinstance(positions, int) and positions > 0 else None
+    if is_headless(inner):
+        return Reader(name, "embedding", vocabulary, positions, pad=getattr(config, "pad_token_id", None))
     if not name.endswith("ForSequenceClassification"):
         return Reader(name, "tokens", vocabulary, positions)
     labels = tuple(str(config.id2label[place]) for place in range(config.num_labels))

@@ -29,10 +29,11 @@ def reader_without_data(model: nn.Module) -> Reader:
     """Facts about a model that can be examined on its own samples; any other is refused, with what it needs."""
     reader = reader_of(model)
     if reader.answer != "tokens":
-        kind = {"class": "classes", "number": "numbers", "several": "several numbers"}[reader.answer]
+        kind = {"class": "classes", "number": "numbers", "several": "several numbers", "embedding": "embeddings"}
+        columns = "text" if reader.answer == "embedding" else "text and label"
         raise PosttrainError(
-            f"{reader.name} answers with {kind}, and there are no data to ask it about: "
-            f"{_DATA.format('text and label')}"
+            f"{reader.name} answers with {kind[reader.answer]}, and there are no data to ask it about: "
+            f"{_DATA.format(columns)}"
         )
     try:
         check_can_sample(model)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from learnscope.quantities.base import Quantities, Quantity, not_drawn
+from learnscope.quantities.base import Quantities, Quantity, not_drawn, with_interval
 
 _SETTING = {
     "phase": "`forward`: over a batch; `prefill`: a text into a cache of keys and values; `decode`: one new token",
@@ -50,22 +50,41 @@ class LayerTimes(Quantities):
 
 
 _PROCESS = {
-    "process": "`own`: the caller's, or an accelerator's allocator; `fresh`: one that loads the model and runs it once"
+    "process": "`own`: the caller's, or an accelerator's allocator; `fresh`: one that loads the model and runs it once",
+    "batch": "examples of the data's first batch",
+    "length": "tokens of each",
 }
 _bytes = partial(Quantity, unit="bytes", better="lower", drawn="in a figure of its own")
 
 
+_RUN = {
+    "phase": "`prefill`: a text is read into the cache; `forward`: models without a cache",
+    "batch": "examples in it",
+    "length": "tokens of each; 0: inputs that have no length",
+}
+
+
 class MemoryUse(Quantities):
-    records = "size by part, and the peak of a pass"
+    records = "weights, cache and activations apart, by batch and length"
 
     parameters = not_drawn("how many numbers; tied ones once, under the first of their names", kinds=("model", "part"))
     model_bytes = _bytes("of parameters and buffers", scale="log")
     bytes = _bytes("of parameters and buffers of embedding, attention, mlp, norm, head, other", kinds=("part",))
-    peak_bytes = _bytes("the most memory during the pass", labels=_PROCESS, scale="log")
-    run_bytes = _bytes("the peak above what was in use before the pass", labels=_PROCESS, scale="log")
+    cache_bytes = _bytes("of the model's cache of keys and values after the text; 0: it has none", labels=_RUN)
+    activation_bytes = _bytes(
+        "the most that the allocator held at once during the pass, above the weights and without the cache", labels=_RUN
+    )
+    read_parameters = not_drawn("that every token is multiplied with: all but tables in which it looks up a row")
+    read_bytes = not_drawn("of these, and of buffers: what decoding one token has to read", unit="bytes")
+    peak_bytes = _bytes(
+        "high-water mark of the process during the pass", labels=_PROCESS, scale="log", when="with process=True"
+    )
+    run_bytes = _bytes("that mark above what was in use before", labels=_PROCESS, scale="log", when="with process=True")
 
 
 _exported = partial(Quantity, kinds=("exported",), drawn="not")
+_decoded = partial(_exported, when="of causal language models with a cache")
+_BY_RANKS = "by ranks of the pairs, from six of them on"
 
 
 class ExportedSpeed(Quantities):
@@ -76,7 +95,14 @@ class ExportedSpeed(Quantities):
     latency_n = _exported("passes timed")
     examples_per_second = _exported("by the mean", better="higher")
     tokens_per_second = _exported("by the mean, without padding", better="higher", when="where inputs are token ids")
-    speed_up = _exported("median of the model / median of the copy", better="higher")
+    speed_up, speed_up_low, speed_up_high = with_interval(
+        _exported("median over pairs of passes of the model's seconds / the copy's", better="higher"), _BY_RANKS
+    )
+    decode_latency_p50 = _decoded("median of one more token after the first example", unit="s", better="lower")
+    decode_latency_n = _decoded("tokens timed")
+    decode_speed_up, decode_speed_up_low, decode_speed_up_high = with_interval(
+        _decoded("as `speed_up`, of decoding at batch 1", better="higher"), _BY_RANKS
+    )
     weight_bytes = _exported("of parameters and buffers as they are held", unit="bytes", better="lower")
     kl = _exported("KL(model ‖ copy) of the outputs, mean per position", unit="nats", better="lower")
     mse = _exported("of the copy's outputs, from the model's", better="lower")

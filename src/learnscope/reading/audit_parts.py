@@ -42,7 +42,11 @@ class Setting(Entry):
         >>> Setting(labels={"phase": "decode", "batch": 1, "length": 64}).description
         'decode, batch 1, length 64'
         """
-        return f"{self.phase}, batch {self.batch}" + (f", length {self.length}" if self.length else "")
+        return f"{self.phase}, {self.at}"
+
+    @property
+    def at(self) -> str:
+        return f"batch {self.batch}" + (f", length {self.length}" if self.length else "")
 
     @property
     def rate(self) -> tuple[Number, str]:
@@ -63,11 +67,48 @@ class Speed(Part):
     def main(self) -> Setting:
         return next((setting for setting in self.settings if setting.main), self.settings[0])
 
+    def of_phase(self, phase: str) -> list[Setting]:
+        return [setting for setting in self.settings if setting.phase == phase]
+
+    @property
+    def alone(self) -> Setting | None:
+        """What one user waits for: decoding at batch 1 after the longest text; a pass over one example for models that
+        do not decode. None if that was not tried."""
+        phase = "decode" if self.of_phase("decode") else "forward"
+        single = [setting for setting in self.of_phase(phase) if setting.batch == 1]
+        timed = [setting for setting in single if setting.rate[0].value is not None]
+        return max(timed or single, key=lambda setting: setting.length, default=None)
+
+
+class Running(Entry):
+    """What running takes beside the weights, for one batch."""
+
+    cache, activations = NumberOf(cost.MemoryUse.cache_bytes), NumberOf(cost.MemoryUse.activation_bytes)
+    phase, batch, length = Label("phase", ""), Label("batch", 1), Label("length", 0)
+
+    @property
+    def where(self) -> str:
+        """
+        >>> Running(labels={"batch": 1, "length": 128}).where, Running(labels={"batch": 8}).where
+        ('batch 1, 128 tokens', 'batch 8')
+        """
+        return f"batch {self.batch}" + (f", {self.length} tokens" if self.length else "")
+
 
 class Memory(Part):
     quantities = cost.MemoryUse
     parameters, model_bytes = NumberOf(cost.MemoryUse.parameters), NumberOf(cost.MemoryUse.model_bytes)
     peak_bytes, run_bytes = NumberOf(cost.MemoryUse.peak_bytes), NumberOf(cost.MemoryUse.run_bytes)
+    read_parameters, read_bytes = NumberOf(cost.MemoryUse.read_parameters), NumberOf(cost.MemoryUse.read_bytes)
+
+    @property
+    def running(self) -> list[Running]:
+        return [one for one in self.of("model", Running) if cost.MemoryUse.activation_bytes.name in one.cells]
+
+    @property
+    def alone(self) -> Running | None:
+        """For one example."""
+        return next((one for one in self.running if one.batch == 1), None)
 
     @property
     def process(self) -> str | None:
@@ -208,6 +249,8 @@ class Copy(Entry):
     latency, speed_up = NumberOf(cost.ExportedSpeed.latency_p50), NumberOf(cost.ExportedSpeed.speed_up)
     held, kl = NumberOf(cost.ExportedSpeed.weight_bytes), NumberOf(cost.ExportedSpeed.kl)
     n = CountOf(cost.ExportedSpeed.latency_n)
+    decode_latency = NumberOf(cost.ExportedSpeed.decode_latency_p50)
+    decode_speed_up = NumberOf(cost.ExportedSpeed.decode_speed_up)
 
 
 class Exported(Part):

@@ -44,7 +44,7 @@ DATA = [(torch.randn(3, 4), torch.zeros(3, dtype=torch.long))]
 
 
 def looked(model: nn.Module, data: Any = DATA) -> Record:
-    return AuditSession(model).measure(MemoryUse(), data)
+    return AuditSession(model).measure(MemoryUse(process=True), data)
 
 
 def test_the_peak_of_a_pass_in_this_process_is_what_it_allocates() -> None:
@@ -90,6 +90,7 @@ def test_why_a_model_is_not_run_in_a_fresh_process(monkeypatch: pytest.MonkeyPat
 def test_a_process_that_may_not_set_its_mark_back_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(memory_child, "CLEAR", tmp_path / "missing" / "clear_refs")
     record = looked(nn.Linear(4, 2))
+    assert any(row.name == "peak_bytes" for row in record.rows())
     for row in record.rows():
         if row.name in ("peak_bytes", "run_bytes"):
             assert row.value is None

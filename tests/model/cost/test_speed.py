@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from learnscope.model.cost import speed
+from learnscope.model.cost import calls
 from learnscope.model.cost.calls import counted_flops, decode, prefill, real_tokens, resized, token_length
 from learnscope.posttrain.session import AuditSession
 from learnscope.probes.cost.inference_speed import InferenceSpeed
@@ -143,7 +143,7 @@ def test_decoding_is_that_of_the_whole_text_and_the_cache_does_not_grow() -> Non
 
 def test_inputs_without_length_and_batches_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
     data = [(torch.randn(4, 3), torch.zeros(4, dtype=torch.long))]
-    monkeypatch.setattr(speed, "LARGEST_OUTPUT", 100)
+    monkeypatch.setattr(calls, "LARGEST_OUTPUT", 100)
     record = AuditSession(mlp(3, 5, 2)).measure(InferenceSpeed(batches=(1, 40), **QUICK), data)
     assert settings(record) == [("forward", 4, 0, True), ("forward", 1, 0, False), ("forward", 40, 0, False)]
     assert why(record, "tokens_per_second", batch=4) == "the inputs are no token ids"

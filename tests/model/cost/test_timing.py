@@ -10,7 +10,7 @@ import torch
 from scipy.stats import binom
 
 from learnscope.model.cost import timing
-from learnscope.model.cost.timing import Timed, Times, fixed_threads, is_flat, take_turns
+from learnscope.model.cost.timing import Timed, Times, fixed_threads, is_flat, take_pairs, take_turns
 
 
 class Clock:
@@ -130,3 +130,44 @@ def test_threads_and_the_garbage_collector_are_as_before_also_after_an_error() -
     assert states == [(False, before + 1)]
     assert gc.isenabled()
     assert torch.get_num_threads() == before
+
+
+def test_a_call_that_is_far_slower_is_timed_a_handful_of_times() -> None:
+    """Six pairs have an interval, and it is clearly on one side: 36 times slower is not timed until it is exact."""
+    clock = Clock()
+    slow = clock.thing("slow", [0.9, 1.1, 1.0, 0.8, 1.2, 1.0], 60.0)
+    found = take_pairs(clock.thing("model", [0.03, 0.028], 60.0), {"slow": slow}, repeats=300, clock=clock)
+    assert len(found["slow"].seconds) == 6
+    value, low, high = found["slow"].interval()
+    assert (value, low, high) == (pytest.approx(0.028), pytest.approx(0.028 / 1.2), pytest.approx(0.028 / 0.8))
+
+
+def test_a_pair_stops_at_its_budget_and_then_has_no_interval() -> None:
+    clock = Clock()
+    slow = clock.thing("slow", [10.0], 5.0)
+    found = take_pairs(clock.thing("model", [0.1], 5.0), {"slow": slow}, repeats=300, clock=clock)
+    assert (len(found["slow"].seconds), found["slow"].interval()) == (3, (pytest.approx(0.01), None, None))
+
+
+def test_a_close_call_is_timed_until_its_interval_is_narrow() -> None:
+    clock = Clock()
+    close = clock.thing("close", [1.0, 1.3] * 8 + [1.1], 1e9)
+    found = take_pairs(clock.thing("model", [1.1], 1e9), {"close": close}, repeats=300, clock=clock)
+    value, low, high = found["close"].interval()
+    assert low is not None
+    assert high is not None
+    assert high - low <= 0.05 * value
+    assert 17 < len(found["close"].seconds) < 300
+    shares = binom.cdf(range(len(found["close"].seconds)), len(found["close"].seconds), 0.5)
+    below = int((shares <= 0.025).sum()) - 1
+    ratios = sorted(1.1 / seconds for seconds in found["close"].seconds)
+    assert low == pytest.approx(ratios[below])
+
+
+def test_each_copy_stops_by_itself_and_the_model_goes_on_beside_the_others() -> None:
+    clock = Clock()
+    others = {"far": clock.thing("far", [8.0], 1e9), "near": clock.thing("near", [1.0, 1.4], 1e9)}
+    found = take_pairs(clock.thing("model", [1.0, 1.0], 1e9), others, repeats=20, clock=clock)
+    assert len(found["far"].seconds) == 6
+    assert len(found["near"].base) == len(found["near"].seconds) >= 6
+    assert gc.isenabled()

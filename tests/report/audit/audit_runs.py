@@ -59,7 +59,9 @@ class AuditRun(MadeRun):
     def speed(self, n: int = 100, scale: float = 1.0, *, decode: bool = True, warm: bool = True) -> None:
         found = []
         settings = [("forward", batch, 128, 0.02 + 0.018 * batch) for batch in (1, 4, 16)]
-        settings += [("decode", 1, 128, 0.015), ("prefill", 1, 128, 0.037)] if decode else []
+        if decode:
+            settings += [("prefill", n, length, 0.005 + 2.5e-4 * n * length) for n in (1, 4) for length in (32, 128)]
+            settings += [("decode", n, length, 0.014 + 0.001 * n) for n in (1, 4) for length in (32, 128)]
         for phase, batch, length, seconds in settings:
             seconds /= scale
             tokens = batch * (1 if phase == "decode" else length)
@@ -75,13 +77,20 @@ class AuditRun(MadeRun):
             found += columns(values, phase=phase, batch=batch, length=length, main=main)
         self.once("InferenceSpeed", [Table("model", ["model"], found)], threads=2, device="cpu", warm=warm)
 
-    def memory(self, run: Number | str = 180e6, scale: float = 1.0) -> None:
+    def memory(self, activations: Number | str = 20e6, scale: float = 1.0, *, process: bool = True) -> None:
         parts = {"embedding": 157.5e6, "attention": 113e6, "mlp": 226e6, "norm": 0.2e6, "head": 0.0, "other": 0.0}
-        values = {"parameters": 124_439_808, "model_bytes": scale * sum(parts.values())}
-        ran: dict[str, Number | str] = {"peak_bytes": 980e6 if not isinstance(run, str) else run, "run_bytes": run}
+        values = {
+            "parameters": 124_439_808, "model_bytes": scale * sum(parts.values()), "read_parameters": 123_000_000,
+            "read_bytes": scale * 492e6,
+        }  # fmt: skip
+        ran: dict[str, Number | str] = {"peak_bytes": 980e6, "run_bytes": 180e6} if process else {}
         sizes = [Column("parameters", [int(b / 4) for b in parts.values()]),
                  Column("bytes", [scale * b for b in parts.values()])]  # fmt: skip
-        model = columns(values) + columns(ran, process="fresh")
+        model = columns(values) + columns(ran, process="fresh", batch=4, length=128)
+        for n in (1, 4):
+            each = {"activation_bytes": activations if isinstance(activations, str) else n * activations}
+            cache = activations if isinstance(activations, str) else n * 9.4e6
+            model += columns({"cache_bytes": cache, **each}, phase="prefill", batch=n, length=128)
         self.once("MemoryUse", [Table("model", ["model"], model), Table("part", list(parts), sizes)])
 
     def times(self) -> None:
@@ -173,15 +182,17 @@ class AuditRun(MadeRun):
         self.once("BitOptimum", tables, verdict="mixed" if wins else "uniform", recommended=bits if wins else flat,
                   recommended_name="optimal" if wins else "uniform_4", examples=48, solved="optimal")  # fmt: skip
 
-    def exported(self, int8: float = 0.9, int4: Number | str = 1.6) -> None:
+    def exported(self, int8: float = 0.9, int4: Number | str = 1.6, decoding: float | None = None) -> None:
         """Medians of 20 ms, and copies so many times as fast; of one that cannot be made, the reason."""
         tables = []
         for name, gain, held in (("original", 1.0, 96e6), ("int8", int8, 30e6), ("int4", int4, 20e6)):
             if isinstance(gain, str):
                 values: dict[str, Number | str] = dict.fromkeys(("latency_p50", "latency_n", "speed_up"), gain)
             else:
-                values = {"latency_p50": 0.02 / gain, "latency_n": 50, "speed_up": gain, "weight_bytes": held,
-                          "kl": 0.0 if name == "original" else 1e-3}  # fmt: skip
+                values = {"latency_p50": 0.02 / gain, "latency_n": 50, **between("speed_up", gain, 0.01 * gain),
+                          "weight_bytes": held, "kl": 0.0 if name == "original" else 1e-3}  # fmt: skip
+                if decoding is not None and name != "original":
+                    values |= between("decode_speed_up", decoding, 0.02 * decoding)
             tables.append(Table("exported", [name], columns(values)))
         self.once("ExportedSpeed", tables, threads=2, device="cpu", real=True)
 

@@ -137,16 +137,23 @@ def test_noise_and_damage(deep: AuditRun) -> None:
 def test_speed_and_memory_beside_what_is_asked_for(deep: AuditRun) -> None:
     figure = speed_figure(deep.reader, Cuts(audit_tokens_per_second=4000.0))
     assert figure is not None
-    latency, rate, layers = figure.axes
+    latency, rate, prefill, decode, layers = figure.axes
+    lines = {tuple(line.get_xdata()): list(line.get_ydata()) for line in decode.lines if len(line.get_xdata()) == 2}
+    assert lines[1, 4] == pytest.approx([1 / 0.015, 4 / 0.018])
+    assert any(list(line.get_ydata())[-1:] == pytest.approx([512 / 0.133]) for line in prefill.lines)
+    assert {"32 tokens", "128 tokens"} <= set(said(figure).split(" | "))
     assert any(list(line.get_xdata()) == [4000, 4000] for line in rate.lines)
     assert (pytest.approx(4 * 128 / 0.092), 1.0) in points(rate)
     assert (pytest.approx(0.98 * 92), 1.0) in points(latency)
     assert [patch.get_height() for patch in layers.patches][:3] == pytest.approx([4.0, 4.2, 4.4])
-    assert "too few for P99 of 5 of 5" in said(figure)
+    assert "too few for P99 of 11 of 11" in said(figure)
     assert_legible(figure)
     memory = memory_figure(deep.reader)
     assert memory is not None
-    assert "weights as optimal" in {label.get_text() for label in memory.axes[1].get_yticklabels()}
+    assert [label.get_text() for label in memory.axes[1].get_yticklabels()] == [
+        "weights", "cache", "activations", "all of it", "weights as optimal",
+    ]  # fmt: skip
+    assert "What it takes, batch 1, 128 tokens" in said(memory)
     assert any(list(line.get_xdata()) == [100, 100] for line in memory.axes[1].lines)
     assert_legible(memory)
 
@@ -155,7 +162,16 @@ def test_the_dashboard_of_a_whole_audit_and_of_one_part(deep: AuditRun) -> None:
     figure = dashboard_figure(deep.reader)
     assert figure is not None
     text = said(figure)
-    for number in ("24.5", "5,570 tokens/s", "497 MB", "4.4 bits", "0.23", "Real time: yes", "Edge: no"):
+    for number in (
+        "24.5",
+        "66.7 tokens/s",
+        "decode, batch 1",
+        "497 MB",
+        "4.4 bits",
+        "0.23",
+        "Real time: no",
+        "Edge: no",
+    ):
         assert number in text, number
     assert_legible(figure)
     run = AuditRun(1)

@@ -6,8 +6,8 @@ import numpy as np
 
 from learnscope.findings import analysis, not_an_audit
 from learnscope.reading.audit import Audit, read_audit
-from learnscope.reading.audit_numbers import NONE, duration, evidence, interval_text, size, widths
-from learnscope.reading.audit_parts import Configuration, Configurations, Exported, Optimum, Sensitivity, Tried
+from learnscope.reading.audit_numbers import NONE, evidence, interval_text, size, widths
+from learnscope.reading.audit_parts import Configuration, Configurations, Optimum, Sensitivity, Tried
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.words import count, listed, num, percent
 from learnscope.record import Evidence, Finding, nonfinite
@@ -29,8 +29,6 @@ def audit_bits(reader: RunReader, cuts: Cuts) -> list[Finding]:
         found += [smallest_near(every, cuts), frontier(every, cuts), not_finite(every, cuts), not_additive(every, cuts)]
     if audit.sensitivity is not None:
         found.append(sensitive(audit.sensitivity, cuts))
-    if audit.exported is not None:
-        found.append(exported(audit.exported))
     return [finding for finding in found if finding is not None]
 
 
@@ -261,28 +259,4 @@ def sensitive(part: Sensitivity, cuts: Cuts) -> Finding | None:
         f"to {least}.",
         evidence=Evidence(probe=part.probe, name=measure, n=part.examples or len(costs), value=costs[most]),
         scopes=ordered[:3],
-    )  # fmt: skip
-
-
-def exported(part: Exported) -> Finding | None:
-    """The fastest of the packed copies, and the times of all."""
-    copies = part.copies
-    original = copies.pop("original", None)
-    timed = {name: copy for name, copy in copies.items() if copy.speed_up.value is not None}
-    if not timed or original is None or original.latency.value is None:
-        return None
-    name, best = max(timed.items(), key=lambda item: item[1].speed_up.value or 0)
-    gain = best.speed_up.value or 0
-    faster, slower = gain >= NOTABLE, gain <= 1 / NOTABLE
-    ratio = f"{num(gain)} times as fast as" if faster or slower else "as fast as"
-    each = "; ".join(
-        f"{label} {duration(copy.latency.value or 0)} a pass in {size(copy.held.value or 0)}"
-        for label, copy in {"the model itself": original, **timed}.items()
-    )
-    return Finding(
-        kind="audit_exported_speed", severity="info", title=f"Really packed, {name} is {ratio} the model itself",
-        detail=f"Timed in turn on one batch: {each}. These are times of torchao's integers.",
-        advice=f"Deploy {name} through torchao where speed counts on a machine like this one." if faster
-        else "Use fewer bits to save memory, not time, unless the machine that counts has other kernels.",
-        evidence=Evidence(probe=part.probe, name="speed_up", n=best.n or 0, value=gain), scopes=list(timed),
     )  # fmt: skip

@@ -10,7 +10,7 @@ from learnscope.findings.bits.bit_widths import recommended_configuration
 from learnscope.findings.robustness.robustness import masked, nothing_to_lose, within
 from learnscope.reading.audit import Audit, read_audit
 from learnscope.reading.audit_numbers import NONE, Number, evidence, size
-from learnscope.reading.audit_parts import Setting
+from learnscope.reading.audit_parts import Running, Setting
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.words import capital, listed, num
 from learnscope.record import Evidence, Finding
@@ -38,48 +38,48 @@ def audit_deployment(reader: RunReader, cuts: Cuts) -> list[Finding]:
 
 
 def _real_time(audit: Audit, cuts: Cuts) -> Finding:
-    settings, limit = [] if audit.speed is None else audit.speed.settings, cuts.audit_tokens_per_second
-    main = audit.speed.main if audit.speed is not None and settings else None
-    decode = next((setting for setting in settings if setting.phase == "decode"), None)
-    more, caution = "", ""
-    if decode is not None and (rate := decode.tokens_per_second.value) is not None:
-        above = main is not None and (main.rate[0].value or 0.0) >= limit
-        more = f" Writing text, token by token, makes {num(rate)} tokens/s ({decode.description})"
-        more += ", below that number." if rate < limit else ", also above that number." if above else "."
-        caution = "It suits reading text; writing it is slower than asked for. " if rate < limit else ""
-    return _judged("real_time", "real-time use", [_fast(audit, main, cuts)], more, caution)
+    """One user waits for one answer: decoding at batch 1, or one example of models that do not decode."""
+    alone, more = None if audit.speed is None else audit.speed.alone, ""
+    if audit.speed is not None and (read := _fastest(audit.speed.of_phase("prefill"))) is not None:
+        more = f" Reading text is another matter: {num(read.rate[0].value or 0)} tokens/s ({read.description})."
+    return _judged("real_time", "real-time use here", [_fast(audit, alone, cuts)], more)
 
 
 def _edge(audit: Audit, cuts: Cuts) -> Finding:
     best, more = recommended_configuration(audit), ""
-    run = audit.memory.run_bytes.value if audit.memory is not None else None
+    running = audit.memory.alone if audit.memory is not None else None
     if best is not None and (packed := best["packed_bytes"].value) is not None:
-        total = packed + (run or 0.0)
+        total, parts = _summed(packed, running)
         which = "at most" if total <= cuts.audit_memory_bytes else "more than"
-        also = " with what running takes" if run is not None else " without what running takes, which was not measured"
-        more = f" Packed as {best.name}, it is {size(total)}{also}: {which} {size(cuts.audit_memory_bytes)}."
+        more = f" Packed as {best.name}, it is {size(total)} ({parts}): {which} {size(cuts.audit_memory_bytes)}."
     return _judged("edge", "edge devices", [_small(audit, cuts)], more)
 
 
 def _server(audit: Audit, cuts: Cuts) -> Finding:
     """Servers can fill their batches, and are open to strangers."""
-    settings = [s for s in audit.speed.settings if s.phase == "forward"] if audit.speed is not None else []
-    fastest = max(settings, key=lambda setting: setting.rate[0].value or 0.0, default=None)
-    demands = [_fast(audit, fastest, cuts), _robust(audit, cuts)]
+    settings = []
+    if audit.speed is not None:
+        settings = audit.speed.of_phase("decode") or audit.speed.of_phase("forward")
+    demands = [_fast(audit, _fastest(settings) or next(iter(settings), None), cuts), _robust(audit, cuts)]
     return _judged("server", "servers open to strangers", demands)
+
+
+def _fastest(settings: Sequence[Setting]) -> Setting | None:
+    timed = [setting for setting in settings if setting.rate[0].value is not None]
+    return max(timed, key=lambda setting: setting.rate[0].value or 0.0, default=None)
 
 
 def _fast(audit: Audit, setting: Setting | None, cuts: Cuts) -> Demand:
     limit = cuts.audit_tokens_per_second
     cure = f"A smaller model, more threads or other kernels would have to bring {num(limit)}."
     if audit.speed is None or setting is None:
-        why = audit.missing.get("speed", "no setting was timed")
+        why = audit.missing.get("speed", "nothing was timed for a single example")
         basis = evidence("InferenceSpeed", "tokens_per_second", 0, NONE)
         return Demand(None, f"speed was not measured ({why})", basis, cure)
     rate, unit = setting.rate
     basis = evidence(audit.speed.probe, unit.replace("/s", "_per_second"), setting.n or 0, rate)
     if rate.value is None:
-        return Demand(None, f"speed was not measured ({rate.reason})", basis, cure)
+        return Demand(None, f"speed was not measured ({rate.reason}; {setting.description})", basis, cure)
     low, high = rate.interval or (rate.value, rate.value)
     met = True if low >= limit else False if high < limit else None
     text = f"{num(rate.value)} {unit} {_beside(met, '≥', '<')} {num(limit)} ({setting.description})"
@@ -87,22 +87,34 @@ def _fast(audit: Audit, setting: Setting | None, cuts: Cuts) -> Demand:
 
 
 def _small(audit: Audit, cuts: Cuts) -> Demand:
+    """Weights, cache and activations of one example; never of a batch that the sentence does not name."""
     part, limit = audit.memory, cuts.audit_memory_bytes
     cure = f"Fewer bits, or a smaller model, would have to bring it to {size(limit)}."
     if part is None or part.model_bytes.value is None:
         why = audit.missing.get("memory", "its bytes are not recorded")
         return Demand(None, f"memory was not measured ({why})", evidence("MemoryUse", "model_bytes", 0, NONE), cure)
-    weights, run = part.model_bytes.value, part.run_bytes.value
-    if run is None:
+    weights, running = part.model_bytes.value, part.alone
+    if running is None or running.activations.value is None:
         basis, too_large = evidence(part.probe, "model_bytes", 1, Number(weights)), weights > limit
         text = f"weights of {size(weights)} {'>' if too_large else 'beside'} {size(limit)}"
-        text += "" if too_large else f"; what running takes was not measured ({part.run_bytes.reason})"
-        doubt = "Measure what running takes, in a process that has the memory."
+        why = "not recorded for batch 1" if running is None else running.activations.reason
+        text += "" if too_large else f"; cache and activations of one example were not measured ({why})"
+        doubt = "Measure what one example takes to run: MemoryUse(batches=(1,))."
         return Demand(False if too_large else None, text, basis, cure, doubt)
-    basis = evidence(part.probe, "model_bytes + run_bytes", 1, Number(weights + run))
-    met = weights + run <= limit
-    text = f"{size(weights + run)} {'≤' if met else '>'} {size(limit)} (weights {size(weights)}, running {size(run)})"
-    return Demand(met, text, basis, cure)
+    total, parts = _summed(weights, running)
+    basis = evidence(part.probe, "model_bytes + cache_bytes + activation_bytes", 1, Number(total))
+    met = total <= limit
+    return Demand(met, f"{size(total)} {'≤' if met else '>'} {size(limit)} ({parts})", basis, cure)
+
+
+def _summed(weights: float, running: Running | None) -> tuple[float, str]:
+    """Weights with cache and activations of one example, and each part in words."""
+    if running is None or running.activations.value is None:
+        return weights, f"weights {size(weights)}; cache and activations were not measured"
+    cache, activations = running.cache.value or 0.0, running.activations.value
+    kept = f", cache {size(cache)}" if cache else ""
+    words = f"weights {size(weights)}{kept}, activations {size(activations)}; {running.where}"
+    return weights + cache + activations, words
 
 
 def _robust(audit: Audit, cuts: Cuts) -> Demand:
@@ -129,7 +141,7 @@ def _beside(met: bool | None, yes: str, no: str) -> str:
     return yes if met else no if met is False else "within its interval of"
 
 
-def _judged(name: str, what: str, demands: Sequence[Demand], more: str = "", caution: str = "") -> Finding:
+def _judged(name: str, what: str, demands: Sequence[Demand], more: str = "") -> Finding:
     """Suits if all demands are met, does not if any is not met; otherwise it is not known."""
     unmet = [demand for demand in demands if demand.met is False]
     unknown = [demand for demand in demands if demand.met is None]
@@ -143,7 +155,10 @@ def _judged(name: str, what: str, demands: Sequence[Demand], more: str = "", cau
         title, advice = f"Whether it suits {what} cannot be told", " ".join(demand.doubt for demand in unknown)
     else:
         title = f"Suits {what}"
-        advice = f"{caution}These are numbers of this machine and these inputs: measure where it runs."
+        advice = (
+            "These are numbers of this machine and these inputs: measure where it will run, or give that device's "
+            "memory and bandwidth."
+        )
     return Finding(
         kind=f"audit_suits_{name}", severity="info", title=f"{title}: {decisive.text}",
         detail=f"{capital('; '.join(demand.text for demand in demands))}.{more}", advice=advice,

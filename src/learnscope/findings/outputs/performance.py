@@ -9,7 +9,7 @@ from learnscope.reading.audit import read_audit
 from learnscope.reading.audit_numbers import Number, duration, evidence, interval_text, size
 from learnscope.reading.audit_parts import Layers, Memory, Quality, Speed
 from learnscope.reading.cuts import Cuts
-from learnscope.reading.words import count, listed, num, percent
+from learnscope.reading.words import capital, count, listed, num, percent
 from learnscope.record import Evidence, Finding
 from learnscope.store.reader import RunReader
 
@@ -70,19 +70,29 @@ def _sure(loss: Number) -> str:
 
 
 def speed(part: Speed) -> Finding | None:
+    """Decoding leads where the model decodes: reading text says little about writing it."""
     main = part.main
-    rate, unit = main.rate
     if main.mean.value is None:
         return None
     percentiles = {"median": main.p50, "P95": main.p95, "P99": main.p99}
     latencies = [f"{name} {duration(n.value)}" for name, n in percentiles.items() if n.value is not None]
     timed = [setting for setting in part.settings if setting.rate[0].value is not None]
-    fastest = max(timed, key=lambda setting: setting.rate[0].value or 0.0, default=main)
+    alone = part.alone if part.alone in timed else None
+    leading = alone if alone is not None and alone.phase == "decode" else main
+    rate, unit = leading.rate
     detail = f"At {main.description}: mean latency {duration(main.mean.value)}"
     detail += f", {listed(latencies, 3)}, over {count(main.n or 0, 'pass', 'passes')}." if latencies else "."
-    for decode in [setting for setting in timed if setting.phase == "decode"][:1]:
-        detail += f" Decoding makes {num(decode.rate[0].value or 0)} {unit} ({decode.description})."
-    if fastest is not main and fastest.rate[0].value is not None and rate.value:
+    title = f"One forward pass takes {duration(main.mean.value)}"
+    title += f", {num(rate.value)} {unit}" if rate.value is not None else ""
+    basis = evidence(part.probe, "latency_mean", main.n, main.mean)
+    if leading is not main:
+        title = f"Decoding makes {num(rate.value or 0)} {unit} ({leading.at})"
+        basis = evidence(part.probe, "tokens_per_second", leading.n, rate)
+        for phase in ("prefill", "decode"):
+            each = [f"{num(s.rate[0].value or 0)} {s.rate[1]} at {s.at}" for s in timed if s.phase == phase]
+            detail += f" {capital(phase)}: {listed(each, len(each))}." if each else ""
+    fastest = max([s for s in timed if s.phase == leading.phase], key=lambda s: s.rate[0].value or 0.0, default=leading)
+    if fastest is not leading and fastest.rate[0].value is not None and rate.value:
         times = fastest.rate[0].value / rate.value
         advice = f"The most throughput, {num(times)} times as much, was measured at {fastest.description}."
     else:
@@ -90,11 +100,8 @@ def speed(part: Speed) -> Finding | None:
     threads = part.notes.get("threads")
     where = f" on {part.notes.get('device', 'cpu')}" + (f", {count(int(threads), 'thread')}" if threads else "")
     return Finding(
-        kind="audit_speed", severity="info",
-        title=f"One forward pass takes {duration(main.mean.value)}"
-        + (f", {num(rate.value)} {unit}" if rate.value is not None else "") + where,
-        detail=detail, advice=advice, evidence=evidence(part.probe, "latency_mean", main.n, main.mean),
-    )  # fmt: skip
+        kind="audit_speed", severity="info", title=f"{title}{where}", detail=detail, advice=advice, evidence=basis
+    )
 
 
 def too_few_passes(part: Speed) -> Finding | None:

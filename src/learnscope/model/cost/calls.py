@@ -136,6 +136,15 @@ class Calls:
             self._calls[size, length] = call._replace(logits=call.logits.new_empty(0)), flops
         return *self._calls[size, length], batch
 
+    def text(self, size: int, length: int) -> tuple[Tensor, Tensor | None]:
+        """Token ids and mask of so many examples, as the task gives them to the model; nothing is run for them."""
+        arguments = self._calls[self.size, self.tokens][0].kwargs or {}
+        if "input_ids" not in arguments:
+            raise ValueError("the task does not give the model input_ids, which a cache is made from")
+        given = {name: arguments[name] for name in ("input_ids", "attention_mask") if arguments.get(name) is not None}
+        changed = resized(HuggingFaceTask(), given, size, length)
+        return changed["input_ids"], changed.get("attention_mask")
+
 
 class NoCache(ValueError):
     """The model does not use its cache as expected; the message says what was seen."""
@@ -162,18 +171,36 @@ def max_positions(model: nn.Module) -> int | None:
     return int(positions) if positions else None
 
 
+LARGEST_OUTPUT = 1 << 30
+"""Settings other than the data's own are skipped if their logits take more than this many bytes."""
+NO_TOKENS = "the inputs are no token ids"
+
+
+def impossible(calls: Calls, phase: str, size: int, length: int) -> str | None:
+    """Why this many examples of this length cannot be run in this phase; None if nothing is known against it."""
+    if length and not calls.tokens:
+        return f"{NO_TOKENS}: they have no length to be changed"
+    needed, most = length + (phase == "decode"), max_positions(calls.model)
+    if most is not None and needed > most:
+        return f"{needed} tokens are more than the model's {most} positions"
+    bytes_now = calls.output_bytes * size * (length or 1) / max(1, calls.size * (calls.tokens or 1))
+    if phase == "forward" and (size, length) != (calls.size, calls.tokens) and bytes_now > LARGEST_OUTPUT:
+        return f"its outputs alone would take {bytes_now / 2**30:.3g} GiB, more than {LARGEST_OUTPUT / 2**30:g}"
+    return None
+
+
 def prefill(model: nn.Module, ids: Tensor, mask: Tensor | None) -> Callable[[], Any]:
     """Read the whole text into a new cache; logits only for the last position, if the model supports that."""
     inner: Any = unwrap(model)
     arguments: dict[str, Any] = {"input_ids": ids, "use_cache": True, **_masked(mask)}
     if "logits_to_keep" in inspect.signature(inner.forward).parameters:
         arguments["logits_to_keep"] = 1
-    return lambda: model(**arguments, past_key_values=_new_cache(inner))
+    return lambda: model(**arguments, past_key_values=new_cache(inner))
 
 
 def decode(model: nn.Module, ids: Tensor, mask: Tensor | None) -> tuple[Callable[[], Any], Callable[[], None]]:
     """A call that decodes one more token, and one that removes it: the cache must not grow from pass to pass."""
-    cache = _new_cache(unwrap(model))
+    cache = new_cache(unwrap(model))
     arguments: dict[str, Any] = {"use_cache": True, "past_key_values": cache}
     model(input_ids=ids, **arguments, **_masked(mask))
     # a layer of the cache replaces its tensors by longer ones and does not write into them: references are enough
@@ -199,7 +226,7 @@ def _masked(mask: Tensor | None) -> dict[str, Tensor]:
     return {} if mask is None else {"attention_mask": mask}
 
 
-def _new_cache(model: Any) -> Any:
+def new_cache(model: Any) -> Any:
     from transformers import DynamicCache
 
     return DynamicCache(config=model.config)

@@ -23,6 +23,8 @@ LEAST = 3
 """Minimum number of samples, for any budget."""
 NARROW = 0.05
 """Width of the 95 % interval of the median, as a share of it, at which a call that asks for no more has been timed."""
+CLEAR = 1.25
+"""Ratio of two calls, or its inverse, beyond which an interval is clearly on one side."""
 NEEDED = {0.95: 59, 0.99: 299}
 """Number of samples whose maximum is above the percentile in 95 of 100 cases: pⁿ ≤ 0.05."""
 
@@ -90,9 +92,7 @@ def take_turns(
             call.after()
         return seconds
 
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
+    with no_collection():
         times = {key: _warmed_up(call, seconds_of) for key, call in calls.items()}
         spent = dict.fromkeys(calls, 0.0)
         left = list(calls)
@@ -101,10 +101,80 @@ def take_turns(
                 times[key].seconds.append(seconds_of(calls[key]))
                 spent[key] += times[key].seconds[-1]
             left = [key for key in left if not _is_done(times[key].seconds, spent[key], calls[key].seconds, repeats)]
+    return times
+
+
+@dataclass(slots=True)
+class Ratio:
+    """Seconds of a call and of the one that it is compared with, pass by pass in turn."""
+
+    base: list[float] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+
+    def interval(self) -> tuple[float, float | None, float | None]:
+        """Median of base / seconds over the pairs, and its 95 % interval by ranks, which six pairs have."""
+        ratios = sorted(base / seconds for base, seconds in zip(self.base, self.seconds, strict=True))
+        ends = median_ends(ratios)
+        return statistics.median(ratios), *((None, None) if ends is None else ends)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether more pairs would not change what is said: the interval is narrow, or clearly on one side of 1."""
+        value, low, high = self.interval()
+        if low is None or high is None:
+            return False
+        return high - low <= NARROW * value or high < 1 / CLEAR or low > CLEAR
+
+
+def take_pairs(
+    base: Timed, others: Mapping[Key, Timed], *, repeats: int, wait: Callable[[], None] = lambda: None,
+    clock: Callable[[], float] = time.perf_counter,
+) -> dict[Key, Ratio]:  # fmt: skip
+    """Time each of the others beside `base`, in turn, until their ratio is known (`Ratio.is_known`).
+
+    Each is also done when its seconds are over or after `repeats` pairs, from `LEAST` pairs on: a call that is many
+    times slower is not timed for minutes.
+    """
+
+    def seconds_of(call: Timed) -> float:
+        wait()
+        began = clock()
+        call.run()
+        wait()
+        seconds = clock() - began
+        if call.after is not None:
+            call.after()
+        return seconds
+
+    def is_done(ratio: Ratio, budget: float) -> bool:
+        count = len(ratio.seconds)
+        return count >= LEAST and (count >= repeats or sum(ratio.seconds) >= budget or ratio.is_known)
+
+    ratios: dict[Key, Ratio] = {key: Ratio() for key in others}
+    with no_collection():
+        for call in (base, *others.values()):
+            if len(call.ran) < 2 and sum(call.ran) * 2 * LEAST <= call.seconds:  # two to warm up, where they are quick
+                seconds_of(call)
+        left = list(others)
+        while left:
+            mine = seconds_of(base)
+            for key in left:
+                ratios[key].seconds.append(seconds_of(others[key]))
+                ratios[key].base.append(mine)
+            left = [key for key in left if not is_done(ratios[key], others[key].seconds)]
+    return ratios
+
+
+@contextmanager
+def no_collection() -> Iterator[None]:
+    """The garbage collector is off meanwhile."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
     finally:
         if was_on:
             gc.enable()
-    return times
 
 
 def _is_done(samples: Sequence[float], spent: float, budget: float, repeats: int) -> bool:
@@ -117,16 +187,21 @@ def _is_done(samples: Sequence[float], spent: float, budget: float, repeats: int
 
 
 def _is_narrow(samples: Sequence[float]) -> bool:
-    """Whether the 95 % interval of the median, between two of the samples by their ranks, is narrow."""
+    ends = median_ends(samples)
+    return ends is not None and ends[1] - ends[0] <= NARROW * statistics.median(samples)
+
+
+def median_ends(samples: Sequence[float]) -> tuple[float, float] | None:
+    """The 95 % interval of the median, between two of the samples by their ranks; None for five samples and fewer."""
     count = len(samples)
     tail, below = 0.0, -1
     while tail + math.comb(count, below + 1) / 2**count <= 0.025:  # of a binomial distribution
         below += 1
         tail += math.comb(count, below) / 2**count
     if below < 0:
-        return False  # five samples and fewer have no such interval
+        return None
     ordered = sorted(samples)
-    return ordered[count - 1 - below] - ordered[below] <= NARROW * statistics.median(ordered)
+    return ordered[below], ordered[count - 1 - below]
 
 
 def _warmed_up(call: Timed, seconds_of: Callable[[Timed], float]) -> Times:

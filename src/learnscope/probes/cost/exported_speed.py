@@ -7,7 +7,8 @@ from importlib.util import find_spec
 from typing import Any
 
 from learnscope.core.moment import Moment
-from learnscope.model.cost.speed import ORIGINAL, exported_speed
+from learnscope.model.cost.calls import NO_TOKENS
+from learnscope.model.cost.exported import ORIGINAL, exported_speed
 from learnscope.model.outputs.reference import reference_outputs
 from learnscope.options import is_whole
 from learnscope.probes.cost.timing import TimingProbe, first_batch
@@ -25,12 +26,16 @@ class ExportedSpeed(TimingProbe):
     These are times of packed integers: the only ones that say how much faster, or slower, fewer bits are on this
     machine. (Other probes round values and keep them in full-width numbers.)
 
+    Each copy is timed beside the model, pass by pass in turn, until the interval of their ratio is within 5 % or
+    clearly on one side (beyond 1.25 times faster or slower): a copy that is many times slower is timed a handful of
+    times. Of causal language models, decoding one token after the first example of the batch is timed too.
+
     Scopes: `original`, and `int8`, `int4` for those of `bits` that torchao has a kernel for; others have the reason.
     """
 
     bits: Sequence[int] = (8, 4)
     seconds: float = 1.0
-    """How long each may take, the model itself included."""
+    """How long each copy may take, once three passes are timed; half of that again for decoding."""
     threads: int | None = None
 
     cost = "`seconds` of forward passes for the model and each copy, all of them held in memory"
@@ -53,7 +58,7 @@ class ExportedSpeed(TimingProbe):
             speed = exported_speed(moment.model, moment.task, batch, reference, widths=self.bits, **options)
             return {**speed, "undefined": undefined_comparisons(reference)}
 
-        key = {"what": "exported speed", "bits": list(self.bits), **options}
+        key = {"what": "exported speed 2", "bits": list(self.bits), **options}
         speed = moment.remember(key, compute, on_this_machine=True)
         columns = [_column(quantity, scopes, speed) for quantity in Q.all()]
         notes = {"threads": speed["threads"], "device": speed["device"], "real": True}
@@ -65,5 +70,13 @@ def _column(quantity: Quantity, scopes: Sequence[str], speed: dict[str, Any]) ->
     for scope in scopes:
         value = speed["rows"].get(scope, {}).get(quantity.name)
         reason = speed["reasons"].get(scope) or speed["undefined"].get(quantity.name)
-        cells.append(reason or ("the inputs are no token ids" if value is None else value))
+        if value is None and reason is None:
+            reason = _why_none(quantity.name, speed)
+        cells.append(value if reason is None else reason)
     return quantity.cells(cells)
+
+
+def _why_none(name: str, speed: dict[str, Any]) -> str:
+    if name.endswith(("_low", "_high")):
+        return "five pairs of passes and fewer have no interval: it is so slow that no more were timed"
+    return str(speed["no_decode"]) if name.startswith("decode_") else NO_TOKENS

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from learnscope.core.moment import Moment
-from learnscope.model.cost.speed import NO_TOKENS, measured_speed
+from learnscope.model.cost.calls import NO_TOKENS
+from learnscope.model.cost.speed import measured_speed
 from learnscope.model.cost.timing import NEEDED
 from learnscope.options import check_whole, is_whole
 from learnscope.probes.cost.timing import TimingProbe, first_batch
@@ -20,7 +21,9 @@ PERCENTILES = {Q.latency_p95.name: NEEDED[0.95], Q.latency_p99.name: NEEDED[0.99
 class InferenceSpeed(TimingProbe):
     """How long the model takes, in eval mode and without gradients, as it stands.
 
-    Prefill and decode are measured for causal language models of transformers.
+    Causal language models of transformers are also timed in prefill (reading a text into the cache of keys and values)
+    and in decode (one more token, with that cache: `use_cache=True`), each over a grid of batches and lengths. The grid
+    is thinned by the number of parameters: (1, 32), (1, 128) and (4, 32) are left for 135 M, (1, 32) for 1 B.
 
     Percentiles are by nearest rank. All settings take turns. To warm up, each runs until the medians of its last three
     passes and of the three before agree within 5 %, or a quarter of its seconds is over (six passes at least, but one
@@ -28,11 +31,12 @@ class InferenceSpeed(TimingProbe):
     all that did not. Longer texts and larger batches than the data's are made by repeating these.
     """
 
-    batches: Sequence[int] = (1, 8)
-    """Examples in a batch, besides the data's own."""
-    lengths: Sequence[int] = ()
-    """Tokens in a row; none: the data's own."""
-    seconds: float = 0.3
+    batches: Sequence[int] | None = None
+    """Examples in a batch, besides the data's own, in every phase. None: 1 for a pass over the data; 1, 4 and 16 for
+    prefill and decode, fewer for a large model."""
+    lengths: Sequence[int] | None = None
+    """Tokens in a row. None: the data's own; 32 and 128 for prefill and decode, fewer for a large model."""
+    seconds: float = 0.2
     """For each setting; the data's own batch has ten times as many."""
     repeats: int = 300
     threads: int | None = None
@@ -46,13 +50,16 @@ class InferenceSpeed(TimingProbe):
         check_whole(self, threads=1)
         for name in ("batches", "lengths"):
             given = getattr(self, name)
-            if not isinstance(given, Sequence) or not all(is_whole(value, 1) for value in given):
+            if given is not None and (
+                not isinstance(given, Sequence) or not all(is_whole(value, 1) for value in given)
+            ):
                 raise ValueError(f"InferenceSpeed({name}={given!r}): whole numbers from 1")
 
     def measure(self, moment: Moment) -> Measurement:
         options: dict[str, Any] = {
-            "batches": list(self.batches), "lengths": list(self.lengths), "seconds": self.seconds,
-            "repeats": self.repeats, "threads": self.threads,
+            "batches": None if self.batches is None else list(self.batches),
+            "lengths": None if self.lengths is None else list(self.lengths),
+            "seconds": self.seconds, "repeats": self.repeats, "threads": self.threads,
         }  # fmt: skip
         speed = moment.remember(
             {"what": "inference speed", **options},

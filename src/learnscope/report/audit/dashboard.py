@@ -85,7 +85,7 @@ def _speed(audit: Audit, cuts: Cuts) -> Tile:
     part = audit.speed
     if part is None or not part.settings:
         return "Throughput", "n/a", _why(audit, "speed"), QUIET
-    main = part.main
+    main = part.alone or part.main
     rate, unit = main.rate
     if rate.value is None:
         return "Throughput", "n/a", _why(audit, "speed", rate), QUIET
@@ -99,11 +99,12 @@ def _memory(audit: Audit, cuts: Cuts) -> Tile:
     part = audit.memory
     if part is None or part.model_bytes.value is None:
         return "Weights", "n/a", _why(audit, "memory"), QUIET
-    run = part.run_bytes.value
-    beside = f"{size(run)} more to run" if run is not None else "running not measured"
+    one = part.alone
+    run = None if one is None or one.activations.value is None else (one.cache.value or 0.0) + one.activations.value
+    beside = f"{size(run)} to run at batch 1" if one and run is not None else "running not measured"
     fits = part.model_bytes.value + (run or 0.0) <= cuts.audit_memory_bytes
     colour = LIMIT if not fits else GOOD if run is not None else INK
-    return "Weights", size(part.model_bytes.value), f"{beside}; {size(cuts.audit_memory_bytes)} asked for", colour
+    return "Weights", size(part.model_bytes.value), f"{beside}; {size(cuts.audit_memory_bytes)} asked", colour
 
 
 def _bits(audit: Audit, cuts: Cuts) -> Tile:  # noqa: ARG001 (judged by no cut)
@@ -129,10 +130,12 @@ def _gap(audit: Audit, cuts: Cuts) -> Tile:
 
 def _plot_speed(axes: Axes, audit: Audit, cuts: Cuts) -> bool:
     settings = [] if audit.speed is None else audit.speed.settings
-    shown = [setting for setting in settings if setting.rate[0].value is not None][:8]
+    ordered = sorted(settings, key=lambda setting: ("decode", "forward").index(setting.phase) if setting.phase in
+                     ("decode", "forward") else 2)  # fmt: skip
+    shown = [setting for setting in ordered if setting.rate[0].value is not None][:8]
     if shown:
         throughput(axes, shown, cuts)
-        axes.set_yticks(range(len(shown)), [f"{setting.phase} ×{setting.batch}" for setting in shown])
+        axes.set_yticks(range(len(shown)), [f"{s.phase} {s.batch}×{s.length or 1}" for s in shown])
     return bool(shown)
 
 

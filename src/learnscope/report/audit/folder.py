@@ -10,6 +10,8 @@ from typing import Any
 from learnscope.findings import find, findings_of
 from learnscope.findings.bits.bit_widths import audit_bits
 from learnscope.findings.cost.deployment import audit_deployment
+from learnscope.findings.cost.devices import audit_device
+from learnscope.findings.cost.exported import audit_exported
 from learnscope.findings.outputs.performance import audit_performance
 from learnscope.findings.robustness.robustness import audit_robustness
 from learnscope.reading.audit import Audit, read_audit
@@ -34,9 +36,11 @@ SECTIONS = {
 """The sections of the results and the parts of an audit that each holds."""
 INSIGHTS = {
     "Performance": (audit_performance, SECTIONS["performance"]),
-    "Quantisation": (audit_bits, SECTIONS["bit_widths"]),
+    "Quantisation": (audit_bits, ("sensitivity", "configurations", "optimum")),
+    "Speed of packed weights": (audit_exported, ("exported",)),
     "Robustness": (audit_robustness, SECTIONS["robustness"]),
     "Deployment scenarios": (audit_deployment, ()),
+    "The device described": (audit_device, ()),
 }
 """The chapters of the insights: their analysis, and the parts that it reads."""
 
@@ -109,6 +113,8 @@ def _insights(run: RunReader, audit: Audit, findings: Sequence[Finding], cuts: C
     placed: list[Finding] = []
     for title, (analysis, parts) in INSIGHTS.items():
         own = findings_of(analysis, run, cuts)
+        if analysis is audit_device and not own:
+            continue
         placed += own
         text += [f"## {title}", *findings_text(own, mark_info=False)]
         missing = [f"{capital(p)} was not looked at: {audit.missing[p]}." for p in parts if p in audit.missing]

@@ -142,9 +142,14 @@ def _performance(audit: Audit) -> list[Row]:
         out += [
             row("parameters", memory.parameters, None, "{:,.0f}".format),
             row("weights and buffers", memory.model_bytes, None, size),
-            row("more to run", memory.run_bytes, None, size),
-            row("peak of the process", memory.peak_bytes, None, size),
         ]
+        for one in memory.running:
+            out += [
+                row(f"cache of keys and values ({one.where})", one.cache, None, size),
+                row(f"activations, {one.phase} ({one.where})", one.activations, None, size),
+            ]
+        if memory.process is not None:
+            out.append(row(f"high-water mark of the process ({memory.process})", memory.peak_bytes, None, size))
     if audit.layers is not None and audit.layers.total.value is not None:
         out.append(row("time of a pass with timed layers", audit.layers.total, audit.layers.n, duration))
     return out
@@ -196,11 +201,13 @@ def _exported(audit: Audit) -> list[str]:
     rows: list[Sequence[str]] = []
     for copy in part.copies.values():
         if copy.latency.value is None:
-            rows.append((copy.name, "n/a", "", "", "", copy.latency.reason or "not measured"))
+            rows.append((copy.name, "n/a", "", "", "", "", copy.latency.reason or "not measured"))
             continue
-        numbers = (_cell(copy.latency, duration), _cell(copy.speed_up), _cell(copy.held, size), _cell(copy.kl))
+        fast = [row("", number, None)[1:3] for number in (copy.speed_up, copy.decode_speed_up)]
+        times = [f"{value} ({ends})" if ends and value != "n/a" else value for value, ends in fast]
+        numbers = (_cell(copy.latency, duration), *times, _cell(copy.held, size), _cell(copy.kl))
         rows.append((copy.name, *numbers, f"n = {copy.n}"))
-    columns = ("blocks held as", "median pass", "times as fast", "held in", "KL", "")
+    columns = ("blocks held as", "median pass", "times as fast", "decoding, times as fast", "held in", "KL", "")
     return ["### Real latencies of packed weights (torchao)", table(columns, rows)]
 
 

@@ -22,6 +22,7 @@ from learnscope.report.layout import INK, QUIET, head, new_figure
 from learnscope.report.style import COLOURS, finish, guides, plain
 from learnscope.store.reader import RunReader
 
+GRID = ("prefill", "decode")
 PHASES = {"forward": COLOURS[0], "prefill": COLOURS[2], "decode": COLOURS[1]}
 
 
@@ -33,7 +34,9 @@ def speed_figure(reader: RunReader, cuts: Cuts | None = None) -> Figure | None:
     profiled = audit.layers if any(n.value is not None for n in times) else None
     if timed is None and profiled is None:
         return None
-    heights = ([max(0.34 * len(settings), 1.2)] if timed else []) + ([2.0] if profiled else [])
+    swept = {phase: [s for s in settings if s.phase == phase and s.rate[0].value is not None] for phase in GRID}
+    gridded = timed is not None and any(len({s.batch for s in each}) > 1 for each in swept.values())
+    heights = ([max(0.34 * len(settings), 1.2)] if timed else []) + [2.0] * gridded + ([2.0] if profiled else [])
     figure = new_figure(sum(heights) + 1.1 + 0.75 * len(heights))
     spec = figure.add_gridspec(len(heights), 2, height_ratios=heights)
     facts = []
@@ -41,6 +44,8 @@ def speed_figure(reader: RunReader, cuts: Cuts | None = None) -> Figure | None:
         _latency(figure.add_subplot(spec[0, 0]), settings)
         throughput(figure.add_subplot(spec[0, 1]), settings, cuts, names=False)
         facts += _speed_facts(timed)
+    for place, phase in enumerate(GRID if gridded else ()):
+        _over_batches(figure.add_subplot(spec[1, place]), phase, swept[phase])
     if profiled is not None:
         _profile(figure.add_subplot(spec[-1, :]), profiled)
         total = profiled.total.value
@@ -48,6 +53,25 @@ def speed_figure(reader: RunReader, cuts: Cuts | None = None) -> Figure | None:
     marks.legend_below(figure, 5)
     head(figure, "Speed", "; ".join(facts))
     return figure
+
+
+def _over_batches(axes: Axes, phase: str, settings: Sequence[Setting]) -> None:
+    """Tokens a second over the examples of a batch, a line for each length of text."""
+    for place, length in enumerate(sorted({setting.length for setting in settings})):
+        line = sorted((s.batch, s.rate[0].value or 0.0) for s in settings if s.length == length)
+        mark = ("o", "s", "^", "D")[place % 4]
+        axes.plot([n for n, _ in line], [rate for _, rate in line], marker=mark, color=PHASES[phase], ms=6, lw=1.4,
+                  mfc="white" if place % 2 else PHASES[phase])  # fmt: skip
+        axes.plot([], [], mark, color=INK, mfc="white" if place % 2 else INK, ms=6, ls="", label=f"{length} tokens")
+    span = log_span([setting.rate[0].value or 0.0 for setting in settings])
+    if span is not None:
+        log_axis(axes, *span, most=5)
+        sizes = sorted({setting.batch for setting in settings})
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(sizes, [f"{n}" for n in sizes])
+        axes.set_xlim(min(sizes) / 1.3, max(sizes) * 1.3)
+    guides(axes, "both")
+    finish(axes, f"examples in a batch, {phase}", "tokens a second", size=10)
 
 
 def _speed_facts(part: Speed) -> list[str]:
@@ -140,19 +164,25 @@ def memory_figure(reader: RunReader, cuts: Cuts | None = None) -> Figure | None:
     total = sum(n for _, n in parts)
     _sizes(left, [(PARTS.get(name, name), n, f"{size(n)}, {100 * n / total:.2g} %") for name, n in parts])
     left.set_title("Weights, by what they are for", loc="left", fontsize=10, color=INK)
-    weights, run, best = part.model_bytes.value, part.run_bytes.value, recommended_configuration(audit)
-    needs = {"weights": weights} | ({} if run is None else {"running": run, "both": weights + run})
+    weights, one, best = part.model_bytes.value, part.alone, recommended_configuration(audit)
+    needs = {"weights": weights}
+    if one is not None and one.activations.value is not None:
+        cache, activations = one.cache.value or 0.0, one.activations.value
+        needs |= ({"cache": cache} if cache else {}) | {"activations": activations}
+        needs["all of it"] = weights + cache + activations
     if best is not None and (packed := best["packed_bytes"].value) is not None:
         needs[f"weights as {shorten(best.name, 18)}"] = packed
     _sizes(right, [(name, n, size(n)) for name, n in needs.items()], cuts.audit_memory_bytes)
-    right.set_title("What it takes", loc="left", fontsize=10, color=INK)
+    at = "" if len(needs) == 1 or one is None else f", {one.where}"
+    right.set_title(f"What it takes{at}", loc="left", fontsize=10, color=INK)
     figure.legend(handles=right.get_legend_handles_labels()[0], loc="lower center", fontsize=10, frameon=False)
     facts = [f"{part.parameters.value:,.0f} parameters" if part.parameters.value is not None else ""]
     if part.peak_bytes.value is not None:
         which = {"fresh": "a process of its own", "own": "this process"}.get(part.process or "", "the process")
         facts.append(f"peak of {which}, libraries included: {size(part.peak_bytes.value)}")
-    if run is None:
-        facts.append(f"what running takes was not measured: {part.run_bytes.reason}")
+    if one is None or one.activations.value is None:
+        why = "not recorded for batch 1" if one is None else one.activations.reason
+        facts.append(f"cache and activations were not measured: {why}")
     head(figure, "Memory", "; ".join(fact for fact in facts if fact))
     return figure
 
