@@ -53,11 +53,18 @@ class PackedInfo:
 
 
 def save_packed(
-    model: nn.Module, bits: Bits, scheme: Scheme | None, path: str | Path, copies: QuantisedCopies | None = None
+    model: nn.Module,
+    bits: Bits,
+    scheme: Scheme | None,
+    path: str | Path,
+    copies: QuantisedCopies | None = None,
+    *,
+    ready: Mapping[str, Quantised] | None = None,
 ) -> PackedInfo:
     """Write `model` with its units as `bits` says, whole or not at all; the model stays as it is.
 
-    `copies`: of this model, by any method; their scheme is that of the file.
+    `copies`: of this model, by any method; their scheme is that of the file. `ready`: codes and scales by the names of
+    parameters, of these bits and this scheme, for which none are made.
     """
     path = Path(path)
     if copies is None:
@@ -72,28 +79,63 @@ def save_packed(
     chosen = checked_widths(bits, units)
     stored = stored_tensors(model)
     check_storable(stored)
-    weights = {
-        tensor.name: (tensor, chosen[unit.name])
-        for unit in units
-        for tensor in unit.tensors
-        if chosen.get(unit.name, HALF_BITS + 1) <= HALF_BITS
-    }
-    table: list[dict[str, Any]] = []
+    weights = {tensor.name: tensor for unit in units for tensor in unit.tensors}
+    widths = {tensor.name: chosen.get(unit.name) for unit in units for tensor in unit.tensors}
     tensors: dict[str, Tensor] = {}
     for name, tensor in stored.items():
-        row: dict[str, Any] = {"name": name, "shape": list(tensor.shape), "dtype": dtype_name(tensor)}
-        parts = {"whole": tensor}
-        if name in weights:
-            weight, width = weights[name]
-            row |= {"bits": width, "in_dims": list(weight.in_dims)}
-            parts = _parts(weight, tensor, width, copies)
-        table.append(row)
+        width, parts = widths.get(name), {"whole": tensor}
+        if width is not None and width <= HALF_BITS:
+            parts = _parts(weights[name], tensor, width, copies, (ready or {}).get(name))
         tensors |= {f"{part}/{name}": on_host(values) for part, values in parts.items()}
-    described = asdict(scheme) | {"scale_dtype": str(scheme.scale_dtype).removeprefix("torch.")}
-    if not scheme.input_scales:  # files without them are read by earlier versions too
-        del described["input_scales"]
-    FORMAT.write(path, {"scheme": described, "bits": chosen, "tensors": table}, tensors)
+    FORMAT.write(path, described(stored, weights, widths, chosen, scheme), tensors)
     return PackedInfo(path, sum(tensor.nbytes for tensor in tensors.values()), path.stat().st_size)
+
+
+def described(
+    stored: Mapping[str, Tensor],
+    weights: Mapping[str, QuantisedTensor],
+    widths: Mapping[str, int | None],
+    chosen: Bits,
+    scheme: Scheme,
+) -> dict[str, Any]:
+    """The header, from shapes: scheme, bits by unit, and a row for each tensor."""
+    table = []
+    for name, tensor in stored.items():
+        row: dict[str, Any] = {"name": name, "shape": list(tensor.shape), "dtype": dtype_name(tensor)}
+        width = widths.get(name)
+        if width is not None and width <= HALF_BITS:
+            row |= {"bits": width, "in_dims": list(weights[name].in_dims)}
+        table.append(row)
+    about = asdict(scheme) | {"scale_dtype": str(scheme.scale_dtype).removeprefix("torch.")}
+    if not scheme.input_scales:  # files without them are read by earlier versions too
+        del about["input_scales"]
+    return {"scheme": about, "bits": dict(chosen), "tensors": table}
+
+
+def shapes_of_parts(
+    stored: Mapping[str, Tensor],
+    weights: Mapping[str, QuantisedTensor],
+    widths: Mapping[str, int | None],
+    scheme: Scheme,
+) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
+    """Dtype and shape of every tensor in the file."""
+    shapes: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {}
+    for name, tensor in stored.items():
+        width = widths.get(name)
+        if width is None or width > HALF_BITS:
+            shapes[f"whole/{name}"] = tensor.dtype, tuple(tensor.shape)
+            continue
+        scales = scheme.scale_shape(*weights[name].matrix_shape)
+        for part, size in part_bits(weights[name], tensor.dtype, width, scheme).items():
+            if part == "half":
+                shapes[f"half/{name}"] = torch.float16, weights[name].matrix_shape
+            elif part == "scale":
+                shapes[f"scale/{name}"] = scheme.scale_dtype, scales
+            elif part == "inputs":
+                shapes[f"inputs/{name}"] = scheme.scale_dtype, (weights[name].matrix_shape[1],)
+            else:
+                shapes[f"{part}/{name}"] = torch.uint8, (-(-size // 8),)
+    return shapes
 
 
 def load_packed(path: str | Path, model: nn.Module) -> None:
@@ -110,10 +152,11 @@ def load_packed(path: str | Path, model: nn.Module) -> None:
     torch.clear_autocast_cache()
 
 
-def _parts(weight: QuantisedTensor, parameter: Tensor, bits: int, copies: QuantisedCopies) -> dict[str, Tensor]:
-    matrix = readable(weight, parameter)
+def _parts(
+    weight: QuantisedTensor, parameter: Tensor, bits: int, copies: QuantisedCopies, ready: Quantised | None
+) -> dict[str, Tensor]:
     with naming(weight.name):
-        quantised = copies.quantised(weight, matrix, bits)
+        quantised = ready or copies.quantised(weight, readable(weight, parameter), bits)
     if quantised.scale is None:
         return {"half": quantised.codes}
     codes = quantised.codes if quantised.zero is not None else quantised.codes.to(torch.int16) + 2 ** (bits - 1)

@@ -67,11 +67,18 @@ class SealedFormat:
 
     def write(self, path: Path, facts: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
         """Whole or not at all."""
-        # as a reader gets it, for the seal
-        header = json.loads(json.dumps({"kind": self.kind, "format": self.version, **facts}))
         stored = unshared(tensors)
-        metadata = {KEY: json.dumps(header | {"seal": seal_of(header, stored)}, separators=(",", ":"))}
+        metadata = self.metadata(facts, seal=seal_of(self._header(facts), stored))
         write_atomically(path, lambda temporary: save_file(stored, temporary, metadata=metadata))
+
+    def metadata(self, facts: Mapping[str, Any], *, seal: str) -> dict[str, str]:
+        """Of a file with this header."""
+        return {KEY: json.dumps(self._header(facts) | {"seal": seal}, separators=(",", ":"))}
+
+    def _header(self, facts: Mapping[str, Any]) -> dict[str, Any]:
+        """As a reader gets it, for the seal."""
+        header: dict[str, Any] = json.loads(json.dumps({"kind": self.kind, "format": self.version, **facts}))
+        return header
 
 
 def seal_of(header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
