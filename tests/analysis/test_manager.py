@@ -224,7 +224,7 @@ def hooks(model: nn.Module) -> int:
 @pytest.mark.parametrize("how", ["reset", "close", "gone"])
 def test_no_hook_stays_behind(how: str) -> None:
     gc.collect()  # managers of other tests
-    listeners, globally = len(clipping._listeners), len(_global_optimizer_pre_hooks)
+    listeners, globally = len(clipping.listeners), len(_global_optimizer_pre_hooks)
     analyzer = create(interval=2, gradient_enabled=True)
     model, optimizer = Net(), None
     train(analyzer, 5, model=model, inputs=None)
@@ -239,7 +239,7 @@ def test_no_hook_stays_behind(how: str) -> None:
     assert hooks(model) == 0
     assert not optimizer._optimizer_step_pre_hooks
     assert not optimizer._optimizer_step_post_hooks
-    assert len(clipping._listeners) == listeners
+    assert len(clipping.listeners) == listeners
     assert len(_global_optimizer_pre_hooks) == globally
 
 

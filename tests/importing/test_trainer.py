@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -107,7 +108,8 @@ def test_findings_and_checks_work_on_them(runs: dict[str, ls.Run]) -> None:
 
 
 def test_of_several_states_the_last_is_taken(trained: tuple[Path, list[dict[str, Any]]], tmp_path: Path) -> None:
-    folder, _ = trained
+    folder = tmp_path / "copied"  # one of its states is taken away
+    shutil.copytree(trained[0] / "out", folder / "out")
     names = sorted(path.parent.name for path in (folder / "out").rglob("trainer_state.json"))
     assert names == ["checkpoint-25", "checkpoint-50", "out"]
     run = ls.import_run(folder / "out", tmp_path / "a", format="trainer")

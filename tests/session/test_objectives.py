@@ -34,11 +34,11 @@ def heard(action: Callable[[], Any]) -> tuple[Any, list[str]]:
     def listener(function: str, *_args: Any) -> None:
         names.append(function)
 
-    objectives.listen(listener)
+    objectives.listeners.add(listener)
     try:
         return action(), names
     finally:
-        objectives.unlisten(listener)
+        objectives.listeners.remove(listener)
 
 
 def calls(run: ls.Run) -> float:
@@ -93,12 +93,12 @@ def test_a_wrapper_put_around_ours_stays_and_ours_passes_on() -> None:
     def listener(function: str, *_args: Any) -> None:
         names.append(function)
 
-    objectives.listen(listener)
+    objectives.listeners.add(listener)
     ours = torch._C._nn.mse_loss
     theirs = lambda *args: ours(*args)  # noqa: E731
     torch._C._nn.mse_loss = theirs
     try:
-        objectives.unlisten(listener)
+        objectives.listeners.remove(listener)
         assert torch._C._nn.mse_loss is theirs
         F.mse_loss(x, x.detach())
         assert names == []

@@ -25,6 +25,7 @@ def _offline(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         for name, value in {"MODE": "offline", "SILENT": "true", "CONSOLE": "off", "ERROR_REPORTING": "false"}.items():
             patch.setenv(f"WANDB_{name}", value)
         patch.setenv("WANDB_DIR", str(tmp_path_factory.mktemp("wandb")))
+        wandb.teardown()  # another file's tests may have set it up, with a folder of their own
         yield
         wandb.teardown()
 

@@ -55,10 +55,10 @@ class Attempts:
         if self._bound is not None:
             calls.on_discard = engine.safely(self.discarded)
             self._seen_by_scaler = engine.safely(self._before_scaler)
-            scaling.listen(self._before_scaled)
+            scaling.listeners.add(self._before_scaled)
 
     def close(self) -> None:
-        scaling.unlisten(self._before_scaled)
+        scaling.listeners.remove(self._before_scaled)
 
     # what shows that a step may be lost
 

@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 
 from learnscope.core.handed import MicroBatches
 from learnscope.core.subject import Subject
+from learnscope.session.steps.listeners import weakly
 from learnscope.tensor.gradients.gradient import sum_squares
 
 WATCHED = 4
@@ -35,7 +36,9 @@ class Backwards:
         """Called with the place of a leaf when a backward has added to its gradient; `autograd.grad` adds to none."""
         self._counts = [0] * len(chosen)
         self._handles = [p.register_hook(partial(self._count, i)) for i, p in enumerate(chosen)]
-        self._handles += [p.register_post_accumulate_grad_hook(partial(self._added, i)) for i, p in enumerate(chosen)]
+        # torch hides these hooks from the garbage collector: one that held the model would keep it for ever
+        added = weakly(self._added)
+        self._handles += [p.register_post_accumulate_grad_hook(partial(added, i)) for i, p in enumerate(chosen)]
         self._order: list[str] = []
         # a compiled backward hands over all gradients at once: its order says nothing
         ordered = [] if hasattr(subject.model, "_orig_mod") else trainable

@@ -14,6 +14,7 @@ from learnscope.core.subject import Subject
 from learnscope.model.guard import is_guarded
 from learnscope.session.steps import schedules
 from learnscope.session.steps.leaves import Leaf, Mark, Sampled, due, is_zero, marked, marks, unchanged
+from learnscope.session.steps.listeners import until_gone, weakly
 from learnscope.session.steps.modes import Modes, watch_evaluations
 from learnscope.session.steps.optimizers import untraced
 
@@ -57,13 +58,13 @@ class Calls:
     def _listen(self) -> None:
         stop = watch_evaluations(self._subject.model, self._evaluated)
         self._counts.evaluated = stop is not None
-        before = register_optimizer_step_pre_hook(untraced(self._any_begins))
-        after = register_optimizer_step_post_hook(untraced(self._any_steps_taken))
-        schedules.listen(self._scheduled)
-        self._ends = [before.remove, after.remove, *([] if stop is None else [stop])]
+        before = register_optimizer_step_pre_hook(untraced(weakly(self._any_begins)))
+        after = register_optimizer_step_post_hook(untraced(weakly(self._any_steps_taken)))
+        schedules.listeners.add(self._scheduled)
+        self._ends = [until_gone(self, each.remove) for each in (before, after)] + ([] if stop is None else [stop])
 
     def close(self) -> None:
-        schedules.unlisten(self._scheduled)
+        schedules.listeners.remove(self._scheduled)
         while self._ends:
             self._ends.pop()()
 

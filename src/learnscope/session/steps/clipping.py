@@ -25,41 +25,39 @@ from learnscope.core.gradients import (
     rows_of,
 )
 from learnscope.core.subject import Subject
+from learnscope.session.steps.listeners import Listeners
 from learnscope.tensor.gradients.gradient import GradientTable, gradient_statistics
 from learnscope.tensor.gradients.spread import gradient_spread
 
 Listener = Callable[[Sequence[Tensor], float, Tensor], Callable[[], object] | None]
 
-_listeners: list[Listener] = []
 _originals: dict[tuple[Any, str], Callable[..., Any]] = {}
 # clip_grad_norm_ looks the first one up when it runs; the second is for loops that know the norm already
 _PLACES = ((clip_grad, "_clip_grads_with_norm_"), (utils, "clip_grads_with_norm_"))
 
 
-def listen(listener: Listener) -> None:
-    """Call `listener` before gradients are clipped by their norm; if it returns a function, call that afterwards."""
-    _listeners.append(listener)
-    if not _originals:
-        for place, name in _PLACES:
-            if hasattr(place, name):
-                _originals[place, name] = getattr(place, name)
-                setattr(place, name, _announcing(_originals[place, name]))
+def _replace() -> None:
+    for place, name in _PLACES:
+        if hasattr(place, name):
+            _originals[place, name] = getattr(place, name)
+            setattr(place, name, _announcing(_originals[place, name]))
 
 
-def unlisten(listener: Listener) -> None:
-    """Stop; torch's own function is back in its place when nobody listens any more."""
-    if listener in _listeners:
-        _listeners.remove(listener)
-    if not _listeners:
-        for (place, name), original in _originals.items():
-            setattr(place, name, original)
-        _originals.clear()
+def _restore() -> None:
+    for (place, name), original in _originals.items():
+        setattr(place, name, original)
+    _originals.clear()
+
+
+listeners: Listeners[Listener] = Listeners(_replace, _restore)
+"""Called before gradients are clipped by their norm; if one returns a function, that is called afterwards. torch's own
+function is back in its place when nobody listens any more."""
 
 
 def _announcing(original: Callable[..., Any]) -> Callable[..., Any]:
     def clip(parameters: Any, max_norm: float, total_norm: Tensor, *args: Any, **kwargs: Any) -> Any:
         chosen = [parameters] if isinstance(parameters, Tensor) else list(parameters)
-        announced = [listener(chosen, float(max_norm), total_norm) for listener in _listeners]
+        announced = [listener(chosen, float(max_norm), total_norm) for listener in listeners]
         result = original(chosen, max_norm, total_norm, *args, **kwargs)
         for done in announced:
             if done is not None:

@@ -80,7 +80,7 @@ class StepEnds:
         self._skipping: int | None = None
         """The optimizer whose step that is being taken does nothing."""
         self._clip = engine.safely(self._on_clip)
-        clipping.listen(self._clip)
+        clipping.listeners.add(self._clip)
 
     @property
     def half_taken(self) -> bool:
@@ -135,7 +135,7 @@ class StepEnds:
     def close(self) -> None:
         self._detach()
         self._stop_search()
-        clipping.unlisten(self._clip)
+        clipping.listeners.remove(self._clip)
 
     # hooks, in the order of a step
 

@@ -44,7 +44,7 @@ class Listening:
         self._listening = of_forwards or bool(self._of_losses)
         if self._of_losses:
             self._parameters = set(map(id, self._subject.parameters))
-            objectives.listen(self._loss)
+            objectives.listeners.add(self._loss)
         self._follows, self._begun = self._listening and self._begun, True
         if self._follows:
             self._forwards.follow(details=of_forwards)
@@ -57,7 +57,7 @@ class Listening:
 
     def stop(self) -> None:
         if self._listening:
-            objectives.unlisten(self._loss)
+            objectives.listeners.remove(self._loss)
             self._forwards.stop()
         self._calls, self._listening, self._of_losses = [], False, []
 

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from learnscope.core.handed import Form, LossCall
+from learnscope.session.steps.listeners import Listeners
 from learnscope.tensor.context import plain_arithmetic
 from learnscope.tensor.outputs.objective import answer_sums, class_sums, number_sums, stride_for
 from learnscope.tensor.outputs.small_objective import is_small, small_touched
@@ -44,34 +45,29 @@ MOST_GRADIENTS = 2**24
 MOST_NODES = 5_000
 """Nodes of a graph that are visited to learn whose loss it is."""
 
-_listeners: list[Listener] = []
 _replaced: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {}
 """By function: torch's kernel, and ours in its place."""
 
 
-def listen(listener: Listener) -> None:
-    """Call `listener` after each call of a loss function: name, outputs, targets, options, what it returned."""
-    _listeners.append(listener)
-    if not _replaced:
-        for function, (place, kernel, _, names) in _KERNELS.items():
-            original = getattr(place, kernel, None)
-            if original is not None:
-                _replaced[function] = original, _announcing(function, original, names)
-                setattr(place, kernel, _replaced[function][1])
+def _replace() -> None:
+    for function, (place, kernel, _, names) in _KERNELS.items():
+        original = getattr(place, kernel, None)
+        if original is not None:
+            _replaced[function] = original, _announcing(function, original, names)
+            setattr(place, kernel, _replaced[function][1])
 
 
-def unlisten(listener: Listener) -> None:
-    """Stop; torch's own functions are back in their places when nobody listens any more."""
-    if listener in _listeners:
-        _listeners.remove(listener)
-    if not _listeners:
-        for function, (original, ours) in _replaced.items():
-            place, kernel, *_ = _KERNELS[function]
-            if (
-                getattr(place, kernel) is ours
-            ):  # else somebody has wrapped it since, and calls ours, which only passes on
-                setattr(place, kernel, original)
-        _replaced.clear()
+def _restore() -> None:
+    for function, (original, ours) in _replaced.items():
+        place, kernel, *_ = _KERNELS[function]
+        if getattr(place, kernel) is ours:  # else somebody has wrapped it since, and calls ours, which only passes on
+            setattr(place, kernel, original)
+    _replaced.clear()
+
+
+listeners: Listeners[Listener] = Listeners(_replace, _restore)
+"""Called after each call of a loss function: name, outputs, targets, options, what it returned. torch's own functions
+are back in their places when nobody listens any more."""
 
 
 def _announcing(function: str, original: Callable[..., Any], names: Sequence[str]) -> Callable[..., Any]:
@@ -80,7 +76,7 @@ def _announcing(function: str, original: Callable[..., Any], names: Sequence[str
         if torch.compiler.is_compiling() or not _is_trained(input, value):
             return value
         options = dict(zip(names, args, strict=False)) | kwargs
-        for listener in _listeners:
+        for listener in listeners:
             listener(function, input, target, options, value)
         return value
 

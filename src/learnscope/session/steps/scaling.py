@@ -8,32 +8,33 @@ from typing import Any
 
 from torch.amp import grad_scaler
 
+from learnscope.session.steps.listeners import Listeners
+
 Listener = Callable[[Any], Callable[[], object]]
-_listeners: list[Listener] = []
 _originals: list[Callable[..., Any]] = []
 _NAME = "_maybe_opt_step"
 
 
-def listen(listener: Listener) -> None:
-    """Call `listener` with the optimizer that a scaler may step, and what it returns afterwards."""
-    _listeners.append(listener)
-    if not _originals and hasattr(grad_scaler.GradScaler, _NAME):
+def _replace() -> None:
+    if hasattr(grad_scaler.GradScaler, _NAME):
         _originals.append(grad_scaler.GradScaler._maybe_opt_step)
         setattr(grad_scaler.GradScaler, _NAME, _announcing(_originals[0]))
 
 
-def unlisten(listener: Listener) -> None:
-    """Stop; torch's own method is back in its place when nobody listens any more."""
-    if listener in _listeners:
-        _listeners.remove(listener)
-    if not _listeners and _originals:
+def _restore() -> None:
+    if _originals:
         setattr(grad_scaler.GradScaler, _NAME, _originals.pop())
+
+
+listeners: Listeners[Listener] = Listeners(_replace, _restore)
+"""Called with the optimizer that a scaler may step; what they return is called afterwards. torch's own method is back
+in its place when nobody listens any more."""
 
 
 def _announcing(original: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(original)
     def announced(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        done = [listener(optimizer) for listener in _listeners]
+        done = [listener(optimizer) for listener in listeners]
         result = original(scaler, optimizer, *args, **kwargs)
         for each in done:
             each()

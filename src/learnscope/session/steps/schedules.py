@@ -12,31 +12,30 @@ from typing import Any
 
 from torch.optim import lr_scheduler
 
+from learnscope.session.steps.listeners import Listeners
+
 Listener = Callable[[Any], object]
-_listeners: list[Listener] = []
 _originals: dict[tuple[type, str], Callable[..., Any]] = {}
 # SequentialLR and ChainedScheduler step others, which are noticed; ReduceLROnPlateau is given a number once an epoch
 _PLACES = ((lr_scheduler.LRScheduler, "_update_lr"), (lr_scheduler.CosineAnnealingWarmRestarts, "step"))
 
 
-def listen(listener: Listener) -> None:
-    """Call `listener` with every schedule that is stepped."""
-    _listeners.append(listener)
-    if not _originals:
-        for place, name in _PLACES:
-            if name in vars(place):
-                _originals[place, name] = vars(place)[name]
-                setattr(place, name, _announcing(vars(place)[name]))
+def _replace() -> None:
+    for place, name in _PLACES:
+        if name in vars(place):
+            _originals[place, name] = vars(place)[name]
+            setattr(place, name, _announcing(vars(place)[name]))
 
 
-def unlisten(listener: Listener) -> None:
-    """Stop; torch's own methods are back in their places when nobody listens any more."""
-    if listener in _listeners:
-        _listeners.remove(listener)
-    if not _listeners:
-        for (place, name), original in _originals.items():
-            setattr(place, name, original)
-        _originals.clear()
+def _restore() -> None:
+    for (place, name), original in _originals.items():
+        setattr(place, name, original)
+    _originals.clear()
+
+
+listeners: Listeners[Listener] = Listeners(_replace, _restore)
+"""Called with every schedule that is stepped. torch's own methods are back in their places when nobody listens any
+more."""
 
 
 def _announcing(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -44,7 +43,7 @@ def _announcing(original: Callable[..., Any]) -> Callable[..., Any]:
     def announced(schedule: Any, *args: Any, **kwargs: Any) -> Any:
         result = original(schedule, *args, **kwargs)
         if not getattr(schedule, "_is_initial", False):  # its constructor steps it once
-            for listener in _listeners:
+            for listener in listeners:
                 listener(schedule)
         return result
 
