@@ -80,7 +80,7 @@ def test_weights_near_the_largest_number_are_not_broken_by_factors() -> None:
     assert made.isfinite().all()
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", [name for name, method in METHODS.items() if method.package is None])
 def test_every_method_keeps_the_form(method: str) -> None:
     weight, statistics = drawn(6, 24), InputStatistics.of(uneven())
     for bits in (2, 4, 8):

@@ -37,7 +37,8 @@ class Calibration:
         self.passes = 0
         """How often the batches were run."""
         self.room = max(sum(p.nbytes for p in model.parameters()), 1 << 28) if room is None else room
-        self._model, self._batches, self._task = model, batches, task or task_for(batches[0], model)
+        self.model, self.batches = model, batches
+        self._task = task or task_for(batches[0], model)
         self._blocks: list[list[QuantisedTensor]] = []
         by_layer: dict[str, list[QuantisedTensor]] = {}
         for unit in units:
@@ -110,14 +111,14 @@ class Calibration:
     @torch.no_grad()
     def _run(self, wanted: Sequence[QuantisedTensor], recorder: _Recorder) -> None:
         self.passes += 1
-        device = next(self._model.parameters()).device  # a model with units has some
-        with guard(self._model):  # which removes the hooks
+        device = next(self.model.parameters()).device  # a model with units has some
+        with guard(self.model):  # which removes the hooks
             for tensor in wanted:
                 for module in self._callers[tensor.name]:
                     module.register_forward_pre_hook(partial(recorder.see, tensor.name), with_kwargs=True)
-            for batch in self._batches:
+            for batch in self.batches:
                 recorder.begin(batch)
-                self._task.logits(self._model, self._task.to(batch, device))
+                self._task.logits(self.model, self._task.to(batch, device))
 
 
 class _NotShared(Exception):

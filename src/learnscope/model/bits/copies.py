@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from learnscope.model.bits.autoround import tuned_by_autoround
 from learnscope.model.bits.calibration import Calibration
 from learnscope.model.bits.quantised_units import QuantisedTensor
 from learnscope.tensor.bits.methods import find_method, quantize_by
-from learnscope.tensor.bits.quantize import Quantised, QuantiseError, Scheme, dequantize
+from learnscope.tensor.bits.quantize import HALF_BITS, Quantised, QuantiseError, Scheme, dequantize
 
 
 class QuantisedCopies:
@@ -26,6 +27,8 @@ class QuantisedCopies:
             raise QuantiseError(
                 f"method={method!r} is calibrated on data: give calibration=Calibration.collect(model, batches, units)"
             )
+        if not chosen.is_installed:
+            raise QuantiseError(f"method={method!r} needs a package: pip install 'learnscope[{method}]'")
         self.scheme = chosen.scheme(scheme)
         """That of the copies: with input scales if the method stores them."""
         self.method = method
@@ -34,6 +37,9 @@ class QuantisedCopies:
         self.made = 0
         """How many copies had to be made."""
         self._kept: dict[tuple[str, int], Quantised] = {}
+        self._whole_model = chosen.package is not None
+        self._tuned: dict[int, dict[str, Quantised]] = {}
+        """By bits: the weights of a method that quantises whole models."""
 
     def of(self, tensor: QuantisedTensor, matrix: Tensor, bits: int) -> Tensor:
         """The weight `matrix` [out, in] of this name at these bits, as numbers, in the parameter's own shape."""
@@ -43,8 +49,7 @@ class QuantisedCopies:
         """The weight `matrix` [out, in] of this name at these bits, as integers and scales."""
         copy = self._kept.get((tensor.name, bits))
         if copy is None:
-            inputs = None if self.calibration is None else self.calibration.of(tensor)
-            copy = quantize_by(self.method, matrix, bits, self.scheme, inputs)
+            copy = self._made(tensor, matrix, bits)
             self.made += 1
             parts = (copy.codes, copy.scale, copy.zero, copy.inputs)
             nbytes = sum(part.nbytes for part in parts if part is not None)
@@ -52,3 +57,13 @@ class QuantisedCopies:
                 self.room -= nbytes
                 self._kept[tensor.name, bits] = copy
         return copy
+
+    def _made(self, tensor: QuantisedTensor, matrix: Tensor, bits: int) -> Quantised:
+        calibration = self.calibration
+        if calibration is None or bits >= HALF_BITS:
+            return quantize_by(self.method, matrix, bits, self.scheme)
+        if self._whole_model:
+            if bits not in self._tuned:
+                self._tuned[bits] = tuned_by_autoround(calibration.model, calibration.batches, bits, self.scheme)
+            return self._tuned[bits].get(tensor.name) or quantize_by(self.method, matrix, bits, self.scheme)
+        return quantize_by(self.method, matrix, bits, self.scheme, calibration.of(tensor))

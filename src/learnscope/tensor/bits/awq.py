@@ -27,17 +27,20 @@ def quantize_awq(weight: Tensor, bits: int, scheme: Scheme, inputs: InputStatist
     matrix = checked_matrix(weight)
     wide = matrix.to(compute_dtype(matrix.dtype))
     mean = inputs.magnitude / max(inputs.tokens, 1)
-    best, least = quantize(matrix, bits, scheme), float("inf")
+    plain = best = quantize(matrix, bits, scheme)
+    least = float("inf")
     for exponent in EXPONENTS:
         factors = input_factors(mean, exponent, scheme)
         scaled = wide / factors.to(wide.dtype)
         if not bool(scaled.isfinite().all()):
             continue  # entries near the largest that the dtype can hold
         made = replace(quantize(scaled, bits, scheme), inputs=factors, dtype=matrix.dtype)
-        error = float(inputs.output_error(dequantize(made) - matrix).sum())
+        error = float(inputs.output_error(dequantize(made).to(wide.dtype) - wide, wide.dtype).sum(dtype=torch.float64))
         if error < least:
             best, least = made, error
-    return best
+    # the search's errors have the weight's own precision: the promise is held by float64
+    ours, theirs = (float(inputs.output_error(dequantize(each) - matrix).sum()) for each in (best, plain))
+    return best if ours < theirs else plain
 
 
 def input_factors(mean: Tensor, exponent: float, scheme: Scheme) -> Tensor:

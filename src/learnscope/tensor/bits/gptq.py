@@ -154,8 +154,8 @@ class _Walk:
 
 def _better_rows(matrix: Tensor, inputs: InputStatistics, made: Quantised, plain: Quantised) -> Quantised:
     """Each row as in `made` or as in `plain`, whichever changes the outputs less."""
-    ours, theirs = (inputs.output_error(dequantize(each) - matrix) for each in (made, plain))
-    better = (ours < theirs)[:, None]
+    ours, theirs = (dequantize(each).to(torch.float64) - matrix for each in (made, plain))
+    better = inputs.changes_less(ours, theirs)[:, None]
 
     def chosen(first: Tensor | None, second: Tensor | None) -> Tensor | None:
         if first is None or second is None or len(first) != len(better):  # one scale for all rows is the same in both

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 
 from torch import Tensor
 
@@ -22,17 +23,23 @@ class Method:
 
     description: one line, for help and docs. without: quantises a weight of whose inputs nothing is known.
     with_inputs: quantises a weight with the statistics of its inputs; None if these are of no use to it.
-    input_scales: whether it stores a factor for every input feature.
+    input_scales: whether it stores a factor for every input feature. package: the package whose own program it is,
+    which quantises whole models; `model.bits.copies.QuantisedCopies` calls it.
     """
 
     description: str
     without: Callable[[Tensor, int, Scheme], Quantised]
     with_inputs: WithInputs | None = None
     input_scales: bool = False
+    package: str | None = None
 
     @property
     def needs_calibration(self) -> bool:
-        return self.with_inputs is not None
+        return self.with_inputs is not None or self.package is not None
+
+    @property
+    def is_installed(self) -> bool:
+        return self.package is None or find_spec(self.package) is not None
 
     def scheme(self, scheme: Scheme) -> Scheme:
         """`scheme` with what this method stores besides, for ledgers and files."""
@@ -47,6 +54,8 @@ METHODS: Mapping[str, Method] = {
                    quantize, quantize_gptq),
     "awq": Method("AWQ: finer steps for input features that carry more on calibration data; their factors are stored",
                   quantize, quantize_awq, input_scales=True),
+    "autoround": Method("AutoRound: rounding tuned block by block on calibration data, by the package auto-round",
+                        quantize, package="auto_round"),
 }  # fmt: skip
 
 
@@ -63,6 +72,8 @@ def quantize_by(
     """`weight` [out, in] by the method `name`; without `inputs`, or at 16 bits, as the method does without them."""
     method = find_method(name)
     scheme = method.scheme(scheme or Scheme())
+    if method.package is not None and inputs is not None:
+        raise QuantiseError(f"method={name!r} quantises whole models, not one weight: take QuantisedCopies")
     if method.with_inputs is None or inputs is None or checked_bits(bits) >= HALF_BITS or not weight.numel():
         return method.without(weight, bits, scheme)
     if len(inputs.magnitude) != weight.shape[-1]:

@@ -42,7 +42,15 @@ class InputStatistics:
         self.magnitude += rows.abs().sum(0)
         self.tokens += len(rows)
 
-    def output_error(self, difference: Tensor) -> Tensor:
-        """Σ over tokens of (difference · x)², for each row of `difference` [out, in], float64."""
-        wide = difference.to(torch.float64)
-        return ((wide @ self.gram.to(torch.float64)) * wide).sum(-1)
+    def output_error(self, change: Tensor, dtype: torch.dtype = torch.float64) -> Tensor:
+        """Σ over tokens of (change · x)², for each row of a weight's change [out, in], computed in `dtype`."""
+        wide = change.to(dtype)
+        return ((wide @ self.gram.to(dtype)) * wide).sum(-1)
+
+    def changes_less(self, first: Tensor, second: Tensor) -> Tensor:
+        """Whether the outputs change less by the rows of `first` than by those of `second`, both changes [out, in].
+
+        (a·x)² - (b·x)² = ((a - b)·x)((a + b)·x): one product in float64, and nothing lost where both are close.
+        """
+        first, second = first.to(torch.float64), second.to(torch.float64)
+        return (((first - second) @ self.gram.to(torch.float64)) * (first + second)).sum(-1) < 0
