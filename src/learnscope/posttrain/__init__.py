@@ -13,6 +13,7 @@ from learnscope.posttrain.analyzer import ModelAnalyzer
 from learnscope.posttrain.bit_widths import BitWidthAnalyzer
 from learnscope.posttrain.command import AuditOptions, run_audit
 from learnscope.posttrain.errors import PosttrainError
+from learnscope.posttrain.exporting import export_model
 from learnscope.posttrain.performance import PerformanceAnalyzer
 from learnscope.posttrain.robustness import RobustnessAnalyzer
 
@@ -23,5 +24,6 @@ __all__ = [
     "PerformanceAnalyzer",
     "PosttrainError",
     "RobustnessAnalyzer",
+    "export_model",
     "run_audit",
 ]
