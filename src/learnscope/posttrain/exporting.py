@@ -78,7 +78,7 @@ def in_words(told: Exported) -> list[str]:
 def _recommended(session: AuditSession) -> tuple[Mapping[str, int], Scheme]:
     records = [record for name in ("BitFrontier", "BitOptimum") if (record := session.record(name)) is not None]
     if not records:
-        raise PosttrainError("nothing is recommended yet: examine the bit widths first, or give bits=")
+        raise PosttrainError("nothing is recommended yet: examine the bit widths first, or give the bits")
     notes = max(records, key=lambda record: record.time).notes
     described = notes.get("recommended_scheme", notes["scheme"])
     known = {field.name for field in fields(Scheme)}
