@@ -25,6 +25,7 @@ EXAMPLES = """examples:
   learnscope audit --model_path model.pt --data held_out.jsonl --parts performance bit_widths
   learnscope audit --model_path a.pt b.pt --output_dir compared        several models side by side
   learnscope audit --model_path model.pt --max_mb 3.5 --export packed.safetensors
+  learnscope audit --model_path runs/llama --data held_out.jsonl --export llama.gguf    for llama.cpp
   learnscope audit --solve analysis_results/sensitivity.json --max_mb 3   another budget: nothing is measured again"""
 DESCRIPTION = (
     "Examines a finished model: loss, speed and memory; how few bits its layers need; how it stands up to attacks and "
@@ -72,7 +73,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--quick", action="store_true", help="a fifth of that: fewer examples, tokens and attack steps")
     what.add_argument("--max_mb", metavar="X", type=_positive, help="budget of the mix of widths, in MB (10⁶ bytes)")
     what.add_argument("--max_kl", metavar="X", type=_positive, help="or the damage allowed: mean KL in nats per token")
-    what.add_argument("--export", metavar="FILE", type=Path, help="write the recommended mix, packed (.safetensors)")
+    export = "write the recommended mix: a .gguf or .safetensors (packed) file, or a folder for transformers and vLLM"
+    what.add_argument("--export", metavar="PATH", type=Path, help=export)
+    formats = ["packed", "torchao", "compressed-tensors", "gguf"]
+    what.add_argument("--export_format", choices=formats, help="(default: by the ending; a folder: compressed-tensors)")
     solve = "only find the mix for a budget, from an earlier sensitivity.json; no model is needed"
     what.add_argument("--solve", metavar="FILE", type=Path, help=solve)
     judged = parser.add_argument_group("deployment scenarios are judged against")

@@ -13,6 +13,7 @@ from learnscope.posttrain.analyzer import ModelAnalyzer
 from learnscope.posttrain.bit_widths import BitWidthAnalyzer
 from learnscope.posttrain.command import AuditOptions, run_audit
 from learnscope.posttrain.errors import PosttrainError
+from learnscope.posttrain.exporting import export_model
 from learnscope.posttrain.performance import PerformanceAnalyzer
 from learnscope.posttrain.robustness import RobustnessAnalyzer
 from learnscope.posttrain.tasks import read_task
@@ -24,6 +25,7 @@ __all__ = [
     "PerformanceAnalyzer",
     "PosttrainError",
     "RobustnessAnalyzer",
+    "export_model",
     "read_task",
     "run_audit",
 ]

@@ -20,6 +20,8 @@ from learnscope.posttrain.builtin import make_builtin
 from learnscope.posttrain.encoders import NO_ROBUSTNESS
 from learnscope.posttrain.errors import PosttrainError
 from learnscope.posttrain.estimate import Estimate, in_words, remaining
+from learnscope.posttrain.exporting import check_export, export_model
+from learnscope.posttrain.exporting import in_words as in_words_of
 from learnscope.posttrain.session import check_folder
 from learnscope.posttrain.tasks import check_can_answer, read_tasks
 from learnscope.progress import progress_bar
@@ -62,6 +64,8 @@ class AuditOptions:
     max_bytes: int | None = None
     max_kl: float | None = None
     export: Path | None = None
+    export_format: str | None = None
+    """packed, torchao, compressed-tensors or gguf; None: by the ending of `export`, a folder is compressed-tensors."""
     thresholds: Mapping[str, float] = field(default_factory=dict)
     threads: int | None = None
     cache: bool = True
@@ -131,8 +135,10 @@ def _check(options: AuditOptions) -> None:
         raise PosttrainError("export= writes the recommended bit widths, which parts= leaves out: add bit_widths")
     if budgets and "bit_widths" not in options.parts:
         raise PosttrainError("a budget is for the bit widths, which parts= leaves out: add bit_widths")
-    if export is not None and (export.suffix != ".safetensors" or export.is_dir()):
-        raise PosttrainError(f"export={str(export)!r}: name a file that ends in .safetensors")
+    if export is not None:
+        check_export(export, options.export_format)
+    elif options.export_format is not None:
+        raise PosttrainError(f"export_format={options.export_format!r} is that of a file: name it (export=)")
     for folder in (options.output_dir, *options.output_dir.parents):
         if folder.exists() and not folder.is_dir():
             raise PosttrainError(f"{folder} is a file: name a folder for the report (output_dir=)")
@@ -171,10 +177,10 @@ def _audit_one(analyzer: ModelAnalyzer, options: AuditOptions, folder: Path, say
         else:
             analyzer.analyze_robustness(data)
         took[part] = time.monotonic() - started
-    if options.export is not None:
-        packed = analyzer.bit_width_analyzer.export(options.export)
-        say(f"packed: {packed['path']}, {packed['tensor_bytes']:,} bytes of weights")
     analyzer.generate_comprehensive_report(folder, thresholds=options.thresholds, target_device=options.target_device)
+    if options.export is not None:  # after the report, which is of use also where a format cannot hold the mix
+        for line in in_words_of(export_model(analyzer, options.export, data, format=options.export_format)):
+            say(f"{analyzer.name}: {line}")
     return open_run(folder), analyzer.findings
 
 
@@ -205,6 +211,8 @@ def _analyzer(name: str, model: Any, options: AuditOptions, folder: Path) -> Mod
     )  # fmt: skip
     analyzer.check_data(options.data, options.split)
     check_can_answer(analyzer.model, analyzer.tokenizer, read_tasks(options.tasks))
+    if options.export is not None:
+        check_export(options.export, options.export_format, analyzer.model)
     return analyzer
 
 

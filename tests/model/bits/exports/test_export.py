@@ -143,7 +143,7 @@ def test_what_others_wrote_is_left_alone(format: str, tmp_path: Path) -> None:
 def test_formats_are_guessed_and_wrong_paths_refused(tmp_path: Path) -> None:
     model = build("sequential")
     for path, format, match in (
-        ("m.onnx", None, r"ends in .safetensors or .gguf, or a folder"),
+        ("m.onnx", None, r"name a file that ends in .safetensors or .gguf, or a folder, not .onnx"),
         ("m.bin", "gguf", "name a file that ends in .gguf"),
         ("m.gguf", "torchao", "torchao is a folder, not a file"),
         ("m", "ggufs", r"format='ggufs' is not known. Did you mean '?gguf"),

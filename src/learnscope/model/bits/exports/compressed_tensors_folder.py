@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from learnscope.model.bits.exports.planning import Plan, Prepared, half_is_stored, library
+from learnscope.model.bits.exports.planning import Plan, Prepared, half_is_stored, library, refuse_other_parts
 from learnscope.model.bits.exports.safetensors_size import safetensors_bytes
 from learnscope.model.bits.exports.transformers_folder import (
     WEIGHTS_FILE,
@@ -34,6 +34,7 @@ PACKED, PLAIN = "pack-quantized", "naive-quantized"
 
 def prepare(plan: Plan, tokenizer: Any) -> Prepared:
     check_pretrained(plan.model, "compressed-tensors")
+    refuse_other_parts(plan, "compressed-tensors")
     library("compressed_tensors")
     paths = {path: name for name in _held(plan) for path in _checked(plan, name)}
     tied = [name for name in dict.fromkeys(paths.values()) if len(plan.holders[name]) > 1]

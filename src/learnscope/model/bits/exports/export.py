@@ -71,7 +71,7 @@ def guessed_format(path: str | Path) -> str:
     ending = Path(path).suffix.lower()
     named = {form.ending: name for name, form in FORMATS.items() if form.ending}
     if ending in (".pt", ".pth", ".bin", ".onnx", ".json"):
-        raise ExportError(f"{path}: a file that ends in {' or '.join(named)}, or a folder, can be written")
+        raise ExportError(f"name a file that ends in {' or '.join(named)}, or a folder, not {ending}")
     return named.get(ending, "compressed-tensors")
 
 

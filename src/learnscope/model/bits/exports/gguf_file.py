@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from learnscope.model.bits.exports.gguf_blocks import BLOCK, blocks
 from learnscope.model.bits.exports.gguf_families import Family, family_of, reordered, rotated_heads
 from learnscope.model.bits.exports.gguf_tokenizer import Write, tokenizer_metadata
-from learnscope.model.bits.exports.planning import Plan, Prepared, library, refuse_widths
+from learnscope.model.bits.exports.planning import Plan, Prepared, library, refuse_other_parts, refuse_widths
 from learnscope.model.bits.exports.transformers_folder import load_folder
 from learnscope.model.bits.torchao_export import ExportError
 
@@ -51,6 +51,7 @@ class Entry:
 def prepare(plan: Plan, tokenizer: Any) -> Prepared:
     family = family_of(plan.model)
     library("gguf")
+    refuse_other_parts(plan, "GGUF")
     refuse_widths(plan, _HAS, "GGUF")
     if not plan.scheme.is_symmetric(8) and 8 in plan.bits.values():
         raise ExportError("GGUF's 8 bits (Q8_0) are symmetric: give Scheme(symmetric=True) or None")

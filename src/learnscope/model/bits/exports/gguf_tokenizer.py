@@ -23,11 +23,14 @@ class _LeftOut(Exception):
 
 
 def tokenizer_metadata(tokenizer: Any, vocabulary: int) -> tuple[Write, str | None]:
-    """What writes the tokenizer's metadata with a `GGUFWriter`, and why it is left out, if it is."""
+    """What writes the tokenizer's metadata with a `GGUFWriter`, and what is to be said, such as why it is left out."""
     if tokenizer is None:
         return _without, None
     try:
-        return _written(tokenizer, vocabulary), None
+        write = _written(tokenizer, vocabulary)
+        # transformers puts no space before a text that has one, llama.cpp always does; there is no key for it
+        metaspace = '"Metaspace"' in tokenizer.backend_tokenizer.to_str()
+        return write, "llama.cpp puts one more space before texts that begin with a space" if metaspace else None
     except _LeftOut as reason:
         return _without, f"the tokenizer is left out: {reason}"
 

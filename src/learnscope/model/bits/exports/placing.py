@@ -38,7 +38,10 @@ def check_target(path: Path, *, folder: bool, overwrite: bool, is_our_file: Call
         )
     empty = folder and not any(path.iterdir())
     if not (empty or overwrite or is_ours(path, is_our_file)):
-        raise ExportError(f"{path} exists and is no earlier export: name another path, or ask for it (overwrite=True)")
+        raise ExportError(
+            f"{path} exists and is no earlier export: name another path, or move it away; in Python, overwrite=True "
+            "replaces it"
+        )
 
 
 def place(path: Path, write: Callable[[Path], Any], *, folder: bool) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -160,6 +160,20 @@ def refuse_widths(plan: Plan, has: Mapping[int, str], what: str) -> None:
         f"{what} cannot hold {', '.join(first)}{more}. It has {'; '.join(f'{b}: {name}' for b, name in has.items())}. "
         f"Nearest: {', '.join(f'{near} bits for {width}' for width, near in nearest.items())}"
     )
+
+
+_PARTS = {"codes", "scale", "zero", "bits", "scheme", "dtype"}
+
+
+def refuse_other_parts(plan: Plan, what: str) -> None:
+    """Refuse codes that need more than scales and zero points to be read."""
+    for name, quantised in plan.ready.items():
+        more = [f.name for f in fields(quantised) if f.name not in _PARTS and getattr(quantised, f.name) is not None]
+        if more:
+            raise ExportError(
+                f"quantised: {name} also has {', '.join(more)}, and {what} holds codes, scales and zero points: export "
+                "it as 'packed', or choose its codes by another method"
+            )
 
 
 def half_is_stored(plan: Plan, name: str) -> bool:

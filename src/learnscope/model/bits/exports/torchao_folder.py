@@ -15,7 +15,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from learnscope.model.bits.exports.planning import Plan, Prepared, half_is_stored, library, refuse_widths
+from learnscope.model.bits.exports.planning import (
+    Plan,
+    Prepared,
+    half_is_stored,
+    library,
+    refuse_other_parts,
+    refuse_widths,
+)
 from learnscope.model.bits.exports.safetensors_size import safetensors_bytes
 from learnscope.model.bits.exports.transformers_folder import (
     WEIGHTS_FILE,
@@ -34,6 +41,7 @@ _INT4_GROUPS = (32, 64, 128, 256)
 
 def prepare(plan: Plan, tokenizer: Any) -> Prepared:
     check_pretrained(plan.model, "torchao")
+    refuse_other_parts(plan, "torchao")
     refuse_widths(plan, _HAS, "torchao")
     paths = {name: _checked(plan, name) for name in _held(plan)}
     tied = [name for name, linear in paths.items() if len(plan.holders[name]) > len(linear)]
