@@ -37,11 +37,8 @@ def regular_at_first(step: int) -> bool:
     >>> [step for step in range(1, 1201) if regular_at_first(step)][-6:]
     [980, 1000, 1050, 1100, 1150, 1200]
     """
-    return (
-        step
-        % (10 if step <= 200 else 20 if step <= 1_000 else 50 if step <= 10_000 else 500 if step <= 100_000 else 1_000)
-        == 0
-    )
+    apart = 10 if step <= 200 else 20 if step <= 1_000 else 50 if step <= 10_000 else 500 if step <= 100_000 else 1_000
+    return step % apart == 0
 
 
 _FIXED = frozenset({dense_at_first, regular_at_first, thinning})
