@@ -28,7 +28,7 @@ def default_probes(*, optimizer: bool = True, holdout: bool = False) -> list[Pro
     Learning rates need an optimizer. Holdout data is measured if there is any: often at first, then every 100 steps.
     """
     probes: list[Probe] = [GradientFlow(every=regular_at_first), ParameterChange(every=dense_at_first), Loss()]
-    probes += [LoopCalls(every=regular_at_first), LostSteps(), Objective(every=thinning), Inputs(every=thinning)]
+    probes += [LoopCalls(every=thinning), LostSteps(), Objective(every=thinning), Inputs(every=thinning)]
     probes += [LearningRate(every=regular_at_first)] if optimizer else []
     return [*probes, Holdout(every=dense_at_first)] if holdout else probes
 

@@ -27,6 +27,7 @@ from learnscope.session.materialise import (
     read_measured,
     waits_for_device,
 )
+from learnscope.session.noted import Lines, Noted
 from learnscope.session.subject import check_needs, check_parameters
 from learnscope.session.writing import Writer
 from learnscope.store.backend import Arrays, Backend
@@ -70,7 +71,8 @@ class Engine(Writer):
         self.record_command = record_command
         self.bound: list[Bound] = []
         self._sorted: tuple[int, dict[str, list[Bound]]] = (0, {})
-        self._pending: list[Firing] = []
+        self._pending: list[Firing | Noted] = []
+        self.lines = Lines(self.moment, self._record)
         for probe in probes:
             self.add(probe)
 
@@ -167,6 +169,13 @@ class Engine(Writer):
         bound.waiting = 0
         self.budget.charge(bound.label, time.perf_counter() - started)
 
+    def keep_noted(self, noted: Noted) -> None:
+        """Keep what the loop logged; its line is made when it is written."""
+        self._pending.append(noted)
+        self.hold(noted.step)
+        if self.is_full(noted.step):
+            self.write_out()
+
     def _measure(self, firing: Firing, moment: Moment, *, then_read: bool = False) -> bool:
         """Whether anything was measured; a probe that needs no guard can be read in the same attempt."""
         firing.measured = as_measurement(firing.bound.probe.measure(moment))
@@ -205,13 +214,15 @@ class Engine(Writer):
             self.write_out()
 
     def flush(self) -> None:
-        """Make the records of what waits, numbers on an accelerator included. Many at once: each alone would find
-        nothing of this code in the processor's caches."""
+        """Make the records of what waits: many at once, as each alone finds nothing of this code in the caches."""
         if not self._pending:
             return
         with self.uninterrupted():
             pending, self._pending = self._pending, []
             for firing in pending:
+                if isinstance(firing, Noted):
+                    self.append_line(self.lines.of(firing), firing.step)
+                    continue
                 started = time.perf_counter()
                 try:
                     with firing.bound.first_time("record"):
@@ -227,9 +238,8 @@ class Engine(Writer):
                 self.budget.add(firing.bound.label, time.perf_counter() - started)
 
     def close(self) -> None:
-        """Write what waits; `ending.finish` waits for sinks that have a queue."""
         self.write_out()
-        self.passing.close_direct()
+        self.passing.close_direct()  # `ending.finish` waits for sinks that have a queue
 
     def memories(self) -> list[str]:
         return [b.label for b in self.bound if "previous" in b.probe.needs or b.saved_state()]

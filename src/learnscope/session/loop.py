@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch.optim import Optimizer
@@ -19,10 +19,10 @@ from learnscope.session.steps.calls import Calls
 from learnscope.session.steps.due import DueSteps
 from learnscope.session.steps.ends import StepEnds
 from learnscope.session.steps.fed import FedProbes, collects_until_epoch
-from learnscope.session.steps.feed import Feed
+from learnscope.session.steps.feed import Feed, own_numbers
 from learnscope.session.steps.listening import Listening
 from learnscope.session.subject import snapshot_key, take_snapshots
-from learnscope.session.unfired import unfed_message, unmeasured_end
+from learnscope.session.unfired import unmeasured_end
 
 REFRESH = 50
 """Every so many steps the model's parameters are read anew: they may be other objects by then."""
@@ -30,8 +30,6 @@ NO_STEPS = (
     "the loop had backward passes and no step, so nothing of its steps was recorded: pass the optimizer, "
     "ls.watch(model, optimizer), or call w.step() after each step"
 )
-UNFED_LIMIT = 20
-"""Due steps without what a probe must be handed, after which there is a warning."""
 
 
 class Loop:
@@ -47,7 +45,7 @@ class Loop:
         self.skipped_steps = 0
         self.passes = 1
         self.snapshots = take_snapshots(self.subject, [bound.probe for bound in engine.bound], steps)
-        self.feed = Feed(self.engine.safely(self._complete))
+        self.feed = Feed(self.engine.safely(self._complete), self.engine.safely(self._noted))
         self.sizes: list[float] = []
         self._before: Sequence[Bound] = ()
         self._after: Sequence[Bound] = ()
@@ -82,14 +80,21 @@ class Loop:
         return self.steps + self._ends.counted
 
     def hand_over(self, **content: Any) -> None:
-        if "logged" in content and self._attempts.takes(content["logged"]):
-            return
         if self._ends.half_taken:
             self.feed.add_between(self.steps + 1, self._seen_since_a_step(), **content)
         else:
             self.feed.add(self.steps, self.first_step, self._backwards.passes > 0, **content)
-            if "logged" in content:
-                self._attempts.logged(content["logged"])
+
+    def log(self, logged: Mapping[str, Any]) -> None:
+        """What the loop logs, as most do at every step."""
+        if self._attempts.takes(logged):
+            return
+        if self._ends.half_taken:
+            self.hand_over(logged=logged)
+            return
+        numbers = own_numbers(logged)
+        self.feed.add_logged(self.steps, self.first_step, self._backwards.passes > 0, numbers)
+        self._attempts.logged(numbers)
 
     def take_examples(self, *batch: Any) -> bool:
         """Give a batch to the one probe that collects examples, in one copy; False if it has to be handed over."""
@@ -238,6 +243,12 @@ class Loop:
 
     # helpers
 
+    def _noted(self, step: int, logged: dict[str, list[Any]]) -> bool:
+        return self._fed.note(step, self.epoch, logged)
+
+    def _complete(self, step: int, handed: HandedOver) -> None:
+        self._fed.complete(step, self.epoch, handed)
+
     def _seen_since_a_step(self) -> int:
         return self._backwards.seen - self._seen_at_last_step
 
@@ -259,23 +270,6 @@ class Loop:
         for key, bound in used.items():
             with self.engine.charged([bound]):
                 self.snapshots[key].update(self.subject.by_name(), moment.step)
-
-    def _complete(self, step: int, handed: HandedOver) -> None:
-        """The loop has handed over everything for `step`: fire the probes that need it."""
-        available, moment = handed.needs_met(), self.engine.moment("after_step", step, epoch=self.epoch, handed=handed)
-        for bound, needs, collects in self._fed.at_steps:
-            if not collects and not is_due(bound.probe.every, step):
-                continue
-            if needs <= available:
-                if collects:
-                    bound.waiting += 1
-                    self.engine.prepare(bound, moment)
-                elif self.engine.granted(bound):
-                    self.engine.fire(bound, moment)
-            elif not bound.waiting:  # it is not waiting for what it was given at once, either
-                bound.unfed += 1
-                if bound.unfed == UNFED_LIMIT and not bound.fired:
-                    self.engine.warn(f"{bound.label} unfed", unfed_message(bound))
 
     def _read_meter(self) -> MicroBatches | None:
         meter, self._meter = self._meter, None

@@ -94,7 +94,7 @@ def read_measured(measured: Measurement) -> list[Table]:
 def read_tables(tables: Sequence[Table]) -> list[Table]:
     """The tables with plain numbers. All tensors of a device come over in one transfer."""
     if all(_is_plain(column.values) for table in tables for column in table.columns):
-        return [Table(t.kind, t.scopes, [_finish(column, t, {}) for column in t.columns]) for t in tables]
+        return [Table(t.kind, t.scopes, [_sized(c, t).finished(c.values) for c in t.columns]) for t in tables]
     parts: dict[torch.device, list[Tensor]] = {}
     for table in tables:
         for column in table.columns:
@@ -165,9 +165,15 @@ def _finish(column: Column, table: Table, numbers: dict[torch.device, Any]) -> C
             values.extend(next(numbers[part.device]))
         else:
             values.append(_number(column.name, part))
-    if len(values) != len(table.scopes):
-        raise ValueError(f"{column.name}: {len(values)} numbers for {len(table.scopes)} scopes of {table.kind!r}")
-    return column.finished(values)
+    return _sized(column, table, values).finished(values)
+
+
+def _sized(column: Column, table: Table, values: Sequence[float | int | None] | None = None) -> Column:
+    """The column, if it has a number for each scope of its table."""
+    count = len(column.values if values is None else values)
+    if count != len(table.scopes):
+        raise ValueError(f"{column.name}: {count} numbers for {len(table.scopes)} scopes of {table.kind!r}")
+    return column
 
 
 def _number(name: str, value: Any) -> float | int | None:

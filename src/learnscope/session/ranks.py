@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +61,9 @@ class SilentLoop(Loop):
         engine.backend.put_manifest(engine.backend.manifest() | {"silent": note})
 
     def hand_over(self, **content: Any) -> None:
+        pass
+
+    def log(self, logged: Mapping[str, Any]) -> None:
         pass
 
     def end_epoch(self) -> None:

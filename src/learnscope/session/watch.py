@@ -158,6 +158,7 @@ class Watch(Shown, Told):
             raise
         self._loop_loss = LoopLoss(engine)
         self.learn_loss, self._hand_over = engine.safely(self._loop_loss.logged), engine.safely(self._loop.hand_over)
+        self._log = engine.safely(self._loop.log)
         self._take_examples = engine.safely(self._loop.take_examples)
         self._logs = any("logged" in bound.probe.needs for bound in engine.bound)
         passes = self._open_again() if again else None
@@ -197,7 +198,7 @@ class Watch(Shown, Told):
         if self._loop.listens and not self._logs:
             self._engine.add(Loss())
             self._logs = True
-        self._hand_over(logged=values)
+        self._log(values)
         self.raise_if_asked()
 
     def batch(self, batch: Any) -> None:

@@ -95,9 +95,13 @@ class Writer:
 
     def append(self, record: Record) -> None:
         """Pass a record to the run, where it waits to be written, and to the sinks."""
-        self.backend.append_later(record.to_json())
-        self.last_step = max(self.last_step, record.step - (record.phase == SKIPPED))
+        self.append_line(record.to_json(), record.step - (record.phase == SKIPPED))
         self.passing.write(record)
+
+    def append_line(self, line: str, step: int) -> None:
+        """Pass the line of a record to the run, after which so many steps had been taken; sinks are not told of it."""
+        self.backend.append_later(line)
+        self.last_step = max(self.last_step, step)
 
     def write_in_time(self, now: float) -> None:
         """Write the records that wait if nothing was written for long, and now and then how many there are.

@@ -124,6 +124,11 @@ def _one_by_one(new: Mapping[str, Tensor], old: RoundedWeights, thresholds: Sequ
     return DeltaTable(**{**columns, "bits_changed": columns["bits_changed"].where(known, torch.nan)})
 
 
+MEASURED = (
+    Q.l1, Q.l2, Q.max, Q.mean, Q.mean_abs, Q.std, Q.update_to_weight, Q.sign_flip_share, Q.visible_share, Q.nan, Q.inf
+)  # fmt: skip
+
+
 def change_tables(
     kinds: Mapping[str, Segments], delta: Changes, thresholds: Sequence[float], old_dtype: str
 ) -> list[Table]:
@@ -131,29 +136,28 @@ def change_tables(
     numbers, largest = _stacked(delta, thresholds), delta.table.largest.numpy()
     narrower = f"weights kept as {old_dtype} cannot be compared bit by bit"
     labels: list[dict[str, Label]] = [{"threshold": threshold, "dtype": delta.dtype} for threshold in thresholds]
-    tables = []
+    # of all kinds together: a call costs more than its numbers
+    sums = np.concatenate([segments.sums(numbers) for segments in kinds.values()])
+    highest = np.concatenate([segments.largest(largest) for segments in kinds.values()])
+    n, total, l1, squares, old, flips, bits, nan, inf, centred, explained = sums[:, :11].T
     with np.errstate(divide="ignore", invalid="ignore"):
-        for kind, segments in kinds.items():
-            sums = segments.sums(numbers)
-            n, total, l1, squares, old, flips, bits, nan, inf, centred, explained = sums[:, :11].T
-            columns = [
-                Q.l1.column(l1.tolist()),
-                Q.l2.column(np.sqrt(squares).tolist()),
-                Q.max.column(segments.largest(largest).tolist()),
-                Q.mean.column((total / n).tolist()),
-                Q.mean_abs.column((l1 / n).tolist()),
-                Q.std.column(unbiased_std(n, total, centred, explained).tolist()),
-                Q.update_to_weight.column(np.sqrt(squares / old).tolist()),
-                Q.sign_flip_share.column((flips / n).tolist()),
-                Q.visible_share.column(
-                    (bits / n).tolist(), status=dict.fromkeys(np.flatnonzero(np.isnan(bits)).tolist(), narrower)
-                ),
-                Q.nan.column(nan.tolist()),
-                Q.inf.column(inf.tolist()),
-            ]
-            shares = (sums[:, 11:] / n[:, None]).T.tolist()
-            columns += [Q.sparsity.column(share, label) for share, label in zip(shares, labels, strict=True)]
-            tables.append(Table(kind, segments.scopes, columns))
+        measured = (
+            l1, np.sqrt(squares), highest, total / n, l1 / n, unbiased_std(n, total, centred, explained),
+            np.sqrt(squares / old), flips / n, bits / n, nan, inf,
+        )  # fmt: skip
+        shares = (sums[:, 11:] / n[:, None]).T.tolist()
+    listed = [(quantity, values.tolist()) for quantity, values in zip(MEASURED, measured, strict=True)]
+    unknown, tables, start = np.isnan(bits).tolist(), [], 0
+    for kind, segments in kinds.items():
+        end = start + len(segments.scopes)
+        columns = [quantity.column(values[start:end]) for quantity, values in listed]
+        if any(unknown[start:end]):
+            reasons = {place: narrower for place, lost in enumerate(unknown[start:end]) if lost}
+            place = MEASURED.index(Q.visible_share)
+            columns[place] = Q.visible_share.column(columns[place].values, status=reasons)
+        columns += [Q.sparsity.column(share[start:end], label) for share, label in zip(shares, labels, strict=True)]
+        tables.append(Table(kind, segments.scopes, columns))
+        start = end
     return tables
 
 

@@ -125,6 +125,8 @@ class Calls:
     def begins(self, optimizer: Optimizer | None) -> None:
         """An optimizer is about to step with the gradients that are there; None: the loop steps by itself."""
         held = self._held(optimizer)
+        if not self._looks and not self._clears_early and _are_ordinary(held):  # as at most steps
+            return
         reached = [leaf for leaf in held if leaf.reached]
         if held and not reached:
             if self._is_without_backward(optimizer):
@@ -160,8 +162,9 @@ class Calls:
         for leaf in self._held(optimizer):
             gradient = leaf.parameter.grad
             leaf.mark, leaf.used = (None, False) if gradient is None else (marked(gradient), True)
-            leaf.reached, leaf.added, leaf.stale, leaf.nonzero = 0, 0, False, False
-        if id(optimizer) in self._doubtful:
+            leaf.reached = leaf.added = 0
+            leaf.stale = leaf.nonzero = False
+        if self._doubtful and id(optimizer) in self._doubtful:
             self._doubtful[id(optimizer)] = marks([p.grad for p in self._parameters(optimizer)])
 
     def skipped(self, optimizer: Optimizer) -> None:
@@ -177,15 +180,21 @@ class Calls:
         counts.backwards_without_step += self._take_discarded()
         if counted:
             counts.steps += 1
-            for flag in self._flags:
-                setattr(counts, flag, getattr(counts, flag) + 1)
-            if "eval_mode_steps" in self._flags and not counts.eval_modules:
-                counts.eval_modules = self._modes.names_in_eval()
+            if self._flags:
+                self._count_flags()
             if counts.has_schedule:
                 counts.schedule[max(self._stepped_schedules.values(), default=0)] += 1
-            self._stepped_schedules.clear()
-        self._flags.clear()
+                self._stepped_schedules.clear()
+        if self._flags:
+            self._flags.clear()
         self._begun = False
+
+    def _count_flags(self) -> None:
+        counts = self._counts
+        for flag in self._flags:
+            setattr(counts, flag, getattr(counts, flag) + 1)
+        if "eval_mode_steps" in self._flags and not counts.eval_modules:
+            counts.eval_modules = self._modes.names_in_eval()
 
     def settle(self, passes: int) -> None:
         """The loop is over: the step of backward passes that wait for one never comes."""
@@ -195,9 +204,10 @@ class Calls:
             leaf.reached = leaf.added = 0
 
     def _take_discarded(self) -> int:
-        discarded = max([leaf.discarded for leaf in self._leaves], default=0)
-        for leaf in self._leaves if discarded else ():
-            leaf.discarded = 0
+        discarded = 0
+        for leaf in self._leaves:
+            if leaf.discarded:  # hardly ever
+                discarded, leaf.discarded = max(discarded, leaf.discarded), 0
         return discarded
 
     # what else is seen
@@ -232,3 +242,11 @@ class Calls:
             inside = {id(p) for p in self._parameters(optimizer)}
             known = self._members[id(optimizer)] = groups, [x for x in self._leaves if id(x.parameter) in inside]
         return known[1]
+
+
+def _are_ordinary(leaves: Sequence[Leaf]) -> bool:
+    """Whether a backward has given each of them a gradient of this step alone, which is there."""
+    for leaf in leaves:
+        if not leaf.reached or leaf.stale or leaf.parameter.grad is None:
+            return False
+    return bool(leaves)

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
-from learnscope.core.probe import Probe, prepares
+import time
+from typing import Any
+
+from learnscope.core.handed import HandedOver
+from learnscope.core.probe import Probe, is_due, prepares
+from learnscope.probes.outputs.loss import Loss
 from learnscope.session.bound import Bound
 from learnscope.session.engine import FED, Engine
+from learnscope.session.noted import Noted
+from learnscope.session.unfired import unfed_message
+
+UNFED_LIMIT = 20
+"""Due steps without what a probe must be handed, after which there is a warning."""
 
 
 class FedProbes:
@@ -14,6 +24,7 @@ class FedProbes:
         self._engine, self._known = engine, -1
         self._at_steps: list[tuple[Bound, frozenset[str], bool]] = []
         self._collector: Bound | None = None
+        self._noting: Bound | None = None
 
     @property
     def at_steps(self) -> list[tuple[Bound, frozenset[str], bool]]:
@@ -32,13 +43,56 @@ class FedProbes:
             self._look()
         return self._collector
 
+    def note(self, step: int, epoch: int, logged: dict[str, list[Any]]) -> bool:
+        """The loop has handed over nothing but numbers for `step`: True if no more than keeping them is to be done.
+
+        The same as firing the probe that records them, for what comes at every step: without a moment, and without a
+        record until it is written.
+        """
+        if self._known != len(self._engine.bound):
+            self._look()
+        bound, engine, started = self._noting, self._engine, time.perf_counter()
+        if bound is None or engine.passing.sinks or engine.inherited or not engine.lines.takes(bound, logged):
+            return False
+        bound.fired += 1
+        bound.last_step = step
+        cost = time.perf_counter() - started
+        engine.keep_noted(Noted(bound, step, epoch, time.time(), logged, cost))
+        engine.budget.charge(bound.label, cost)
+        return True
+
+    def complete(self, step: int, epoch: int, handed: HandedOver) -> None:
+        """The loop has handed over everything for `step`: fire the probes that need it."""
+        engine, available = self._engine, handed.needs_met()
+        moment = engine.moment("after_step", step, epoch=epoch, handed=handed)
+        for bound, needs, collects in self.at_steps:
+            if not collects and not is_due(bound.probe.every, step):
+                continue
+            if needs <= available:
+                if collects:
+                    bound.waiting += 1
+                    engine.prepare(bound, moment)
+                elif engine.granted(bound):
+                    engine.fire(bound, moment)
+            elif not bound.waiting:  # it is not waiting for what it was given at once, either
+                bound.unfed += 1
+                if bound.unfed == UNFED_LIMIT and not bound.fired:
+                    engine.warn(f"{bound.label} unfed", unfed_message(bound))
+
     def _look(self) -> None:
         self._known = len(self._engine.bound)
         fed = [(b, b.probe.needs & FED, collects_until_epoch(b.probe)) for b in self._engine.bound]
         self._at_steps = [each for each in fed if each[1] and (each[2] or each[0].probe.at != "epoch")]
         given = [each for each in self._at_steps if "examples" in each[1]]
         alone = len(given) == 1 and given[0][1] == {"examples"} and given[0][2]
+        only = self._at_steps[0][0] if len(self._at_steps) == 1 else None
+        self._noting = only if only is not None and self._records_all(only) else None
         self._collector = given[0][0] if alone and self._engine.subject.holdout is None else None
+
+    def _records_all(self, bound: Bound) -> bool:
+        """Whether a probe records all that is logged, at every step and whatever it costs, some steps together."""
+        limited = self._engine.budget.share is not None or bound.share is not None or self._engine.write_every == 1
+        return type(bound.probe) is Loss and bound.probe.every == 1 and bound.probe.at == "after_step" and not limited
 
 
 def collects_until_epoch(probe: Probe) -> bool:

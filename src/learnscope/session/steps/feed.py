@@ -23,8 +23,12 @@ class Feed:
     optimizer that steps next, which may belong to the same training step or begin another.
     """
 
-    def __init__(self, complete: Callable[[int, HandedOver], object]) -> None:
-        self._complete = complete
+    def __init__(
+        self,
+        complete: Callable[[int, HandedOver], object],
+        note: Callable[[int, dict[str, list[Any]]], object] = lambda _step, _logged: False,
+    ) -> None:
+        self._complete, self._note = complete, note
         self._step: int | None = None
         self._ahead: bool | None = None
         self._logged: dict[str, list[Any]] = {}
@@ -37,6 +41,15 @@ class Feed:
     def add(self, step: int, first_step: int, backward_seen: bool, **content: Any) -> None:
         """Take what the loop handed over, `logged`, `batch` or `examples`, after `step` training steps."""
         self._put(self._step_of(step, first_step, backward_seen), _copied(content))
+
+    def add_logged(self, step: int, first_step: int, backward_seen: bool, numbers: Mapping[str, Any]) -> None:
+        """The same of what was logged, as `own_numbers` gives it."""
+        if self._ahead is None or backward_seen or self._ahead:
+            step = self._step_of(step, first_step, backward_seen)
+        if self._step is not None and self._step != step:
+            self.flush()
+        self._step = step
+        self._take(numbers)
 
     def follow_steps(self) -> None:
         """The loop logs after its steps, whatever its first call looks like."""
@@ -100,13 +113,20 @@ class Feed:
         if self._step is None:
             return
         step = self._step
-        rows = self._rows_behind(step) if self.rows else {}
+        if not self.rows and not self._examples and self._batch is None:  # numbers alone, as in most loops
+            self._step, logged, self._logged = None, self._logged, {}
+            if not self._note(step, logged):
+                self._complete(step, HandedOver(logged, examples=[]))
+            return
+        rows = self._rows_behind(step)
         handed = HandedOver(self._logged, self._batch, self._examples, rows=rows)
         self._step, self._logged, self._batch, self._examples = None, {}, None, []
         self._complete(step, handed)
 
     def _rows_behind(self, step: int) -> dict[str, list[int | str]]:
         """The ids of the examples, if the loss of the step is a number here and stands out."""
+        if not self.rows:
+            return {}
         losses = [as_number(value) for value in self._logged.get("loss", ())]
         known = [loss for loss in losses if loss is not None]
         if not known or not self._losses.stands_out(sum(known) / len(known)):
@@ -119,8 +139,7 @@ class Feed:
             self.flush()
         self._step = step
         if "logged" in content:
-            for name, value in content["logged"].items():
-                self._logged.setdefault(name, []).append(value)
+            self._take(content["logged"])
         if "batch" in content:
             self._batch = content["batch"]
             self.rows.add(step, ids_in(content["batch"]))
@@ -128,12 +147,24 @@ class Feed:
             self._examples.append(content["examples"])  # one for each micro-batch
             self.rows.add(step, content["examples"].ids)
 
+    def _take(self, numbers: Mapping[str, Any]) -> None:
+        if not self._logged:  # as at most steps
+            self._logged = {name: [value] for name, value in numbers.items()}
+            return
+        for name, value in numbers.items():
+            self._logged.setdefault(name, []).append(value)
+
+
+def own_numbers(logged: Mapping[str, Any]) -> dict[str, Any]:
+    """What a loop logs as numbers and tensors of its own: it may go on adding to its own before they are read."""
+    return {name: _own(value) for name, value in logged.items()}
+
 
 def _copied(content: dict[str, Any]) -> dict[str, Any]:
     """With copies of logged tensors: the loop may go on adding to its own before the value is read."""
     if "logged" not in content:
         return content
-    return {**content, "logged": {name: _own(value) for name, value in content["logged"].items()}}
+    return {**content, "logged": own_numbers(content["logged"])}
 
 
 def as_number(value: Any) -> float | None:
@@ -142,6 +173,8 @@ def as_number(value: Any) -> float | None:
     >>> as_number(2), as_number("text")
     (2.0, None)
     """
+    if type(value) is float:
+        return value
     if isinstance(value, Tensor):
         return float(value.detach()) if value.is_cpu and value.numel() == 1 and value.layout is strided else None
     return float(value) if isinstance(value, int | float) else None
@@ -152,6 +185,6 @@ def _own(value: Any) -> Any:
     if not isinstance(value, Tensor):
         return value
     if value.is_cpu and value.numel() == 1 and value.layout is strided:
-        number = value.detach().item()
+        number = value.item()
         return int(number) if isinstance(number, bool) else number
     return value.detach().clone()

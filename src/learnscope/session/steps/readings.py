@@ -51,7 +51,9 @@ class Readings:
         self.forget()
 
     def forget(self) -> None:
-        self._read, self._unheld, self._scale = {}, None, 1.0
+        if self._read:
+            self._read = {}
+        self._unheld, self._scale = None, 1.0
         if self._reader.has_read:
             self._reader.forget()
 

@@ -12,6 +12,8 @@ from learnscope.tensor.hashing import mixed
 
 MOST = 2**22
 """Entries of a tensor that statistics are taken of: of more, those of examples that lie equally far apart."""
+PIECE = 2**14
+"""Entries that are brought into float64 at a time."""
 MOST_HASHED = 2**19
 """Entries of the first examples of a batch that are compared by their content."""
 NARROW, NEIGHBOURS, BY_CHANCE = 64, 8, 1e-6
@@ -52,7 +54,12 @@ def root_mean_square(outputs: Tensor) -> Tensor:
     """√(Σy²/n) in float64."""
     if is_small(outputs):
         return small_root_mean_square(outputs)
-    return some(outputs).double().square().mean().sqrt()
+    values = some(outputs)
+    if not values.is_cpu or values.is_complex():
+        return values.double().square().mean().sqrt()
+    flat = values.reshape(-1)
+    squares = [wide.dot(wide) for wide in (piece.double() for piece in flat.split(PIECE))]  # each stays in a cache
+    return (torch.stack(squares).sum() / len(flat)).sqrt()
 
 
 def norm_drifts(inputs: Tensor, running_mean: Tensor, running_var: Tensor, eps: float) -> Tensor:
