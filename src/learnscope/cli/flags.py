@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 
 FLAGS = {
-    "batch_size": "--batch_size", "cache": "--no_cache", "config_path": "--config_path", "data": "--data",
+    "activation_bits": "--activation_bits", "batch_size": "--batch_size", "bits": "--bits", "cache": "--no_cache",
+    "config_path": "--config_path", "data": "--data", "granularity": "--granularity", "group_size": "--group_size",
     "device": "--device", "examples": "--examples", "export": "--export", "label_column": "--label_column",
-    "length": "--length", "max_bytes": "--max_mb", "max_kl": "--max_kl", "output_dir": "--output_dir",
+    "length": "--length", "max_bytes": "--max_mb",
+    "max_increase": "--max_increase", "max_kl": "--max_kl", "method": "--method", "output_dir": "--output_dir",
     "parts": "--parts", "seed": "--seed", "split": "--data_split", "text_column": "--text_column",
     "thorough": "--thorough", "tokenizer": "--tokenizer",
 }  # fmt: skip

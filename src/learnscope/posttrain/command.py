@@ -20,6 +20,7 @@ from learnscope.posttrain.builtin import make_builtin
 from learnscope.posttrain.errors import PosttrainError
 from learnscope.posttrain.estimate import Estimate, in_words, remaining
 from learnscope.posttrain.session import check_folder
+from learnscope.probes.bits.bit_frontier import BitFrontier
 from learnscope.progress import progress_bar
 from learnscope.record import Finding
 from learnscope.run import Run, open_run
@@ -54,11 +55,32 @@ class AuditOptions:
     parts: Sequence[str] = PARTS
     max_bytes: int | None = None
     max_kl: float | None = None
+    max_increase: float | None = None
+    """The loss that is accepted, a share of the perplexity; None: 0.01. This and what follows: see `BitFrontier`."""
+    bits: Sequence[int] | None = None
+    embeddings: bool | None = None
+    symmetric: bool | None = None
+    granularity: str | None = None
+    group_size: int | None = None
+    activation_bits: int | None = None
+    method: str | None = None
     export: Path | None = None
     thresholds: Mapping[str, float] = field(default_factory=dict)
     threads: int | None = None
     cache: bool = True
     progress: bool = True
+
+
+_BITS = (
+    "max_bytes", "max_kl", "max_increase", "bits", "embeddings", "symmetric", "granularity", "group_size",
+    "activation_bits", "method",
+)  # fmt: skip
+"""Options of the bit widths."""
+
+
+def bit_options(options: AuditOptions) -> dict[str, Any]:
+    """Those of the bit widths that were given."""
+    return {name: value for name in _BITS if (value := getattr(options, name)) is not None}
 
 
 def run_audit(options: AuditOptions, say: Say = print) -> dict[str, Run]:
@@ -116,13 +138,26 @@ def _check(options: AuditOptions) -> None:
         raise PosttrainError("export= writes the weights of one model: audit the models one by one to export them")
     if export is not None and "bit_widths" not in options.parts:
         raise PosttrainError("export= writes the recommended bit widths, which parts= leaves out: add bit_widths")
-    if budgets and "bit_widths" not in options.parts:
-        raise PosttrainError("a budget is for the bit widths, which parts= leaves out: add bit_widths")
+    given = bit_options(options)
+    if given and "bit_widths" not in options.parts:
+        what = "a budget" if budgets else f"{next(iter(given))}="
+        raise PosttrainError(f"{what} is for the bit widths, which parts= leaves out: add bit_widths")
+    BitFrontier(**given)  # refuses what no model could take
     if export is not None and (export.suffix != ".safetensors" or export.is_dir()):
         raise PosttrainError(f"export={str(export)!r}: name a file that ends in .safetensors")
+    if export is not None:
+        check_writable(export)
     for folder in (options.output_dir, *options.output_dir.parents):
         if folder.exists() and not folder.is_dir():
             raise PosttrainError(f"{folder} is a file: name a folder for the report (output_dir=)")
+
+
+def check_writable(path: Path) -> None:
+    """Refuse a file that could not be written, before minutes are spent on what goes into it."""
+    folder = path.expanduser().absolute().parent
+    existing = next(each for each in (folder, *folder.parents) if each.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK) or (path.exists() and not os.access(path, os.W_OK)):
+        raise PosttrainError(f"export={str(path)!r} cannot be written: {existing} is no folder that may be written to")
 
 
 def _audit_one(analyzer: ModelAnalyzer, options: AuditOptions, folder: Path, say: Say) -> tuple[Run, list[Finding]]:
@@ -148,7 +183,7 @@ def _audit_one(analyzer: ModelAnalyzer, options: AuditOptions, folder: Path, say
         if part == "performance":
             analyzer.analyze_performance(data)
         elif part == "bit_widths":
-            analyzer.analyze_bit_widths(data, max_bytes=options.max_bytes, max_kl=options.max_kl)
+            analyzer.analyze_bit_widths(data, **bit_options(options))
             analyzer.bit_width_analyzer.save_sensitivity(folder / SENSITIVITY)
         else:
             analyzer.analyze_robustness(data)
@@ -184,6 +219,8 @@ def _analyzer(name: str, model: Any, options: AuditOptions, folder: Path) -> Mod
         seed=options.seed,
     )  # fmt: skip
     analyzer.check_data(options.data, options.split)
+    if "bit_widths" in options.parts:
+        analyzer.bit_width_analyzer.check(**bit_options(options))
     return analyzer
 
 

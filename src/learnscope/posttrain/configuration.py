@@ -19,7 +19,6 @@ from learnscope.model.weights.checkpoint import load_torch
 from learnscope.options import nearest
 from learnscope.posttrain.errors import PosttrainError, PosttrainWarning
 from learnscope.posttrain.stored import unwrappings
-from learnscope.sources.errors import first_line
 from learnscope.sources.hushed import hushed
 
 IN_FILE = ("config", "model_config", "hparams")
@@ -154,7 +153,7 @@ def build(configuration: Configuration) -> nn.Module:
             model.tie_weights()
         except Exception as error:  # noqa: BLE001  (fields that contradict each other fail anywhere in the model)
             raise PosttrainError(
-                f"{configuration.where} describes no {make.__name__} that can be made: {first_line(error)}"
+                f"{configuration.where} describes no {make.__name__} that can be made: {_reason(error)}"
             ) from None
     module: nn.Module = model.eval()
     return module
@@ -179,7 +178,12 @@ def _config(configuration: Configuration) -> Any:
     try:
         return CONFIG_MAPPING[kind].from_dict(fields)
     except Exception as error:  # noqa: BLE001  (each configuration checks its fields in its own way)
-        raise PosttrainError(f"{where} is no configuration of a {kind}: {first_line(error)}") from None
+        raise PosttrainError(f"{where} is no configuration of a {kind}: {_reason(error)}") from None
+
+
+def _reason(error: BaseException) -> str:
+    """The whole message on one line: the check of a field names the field first, and what is wrong with it after."""
+    return " ".join(str(error).split())[:500] or type(error).__name__
 
 
 def _model_class(config: Any, configuration: Configuration) -> Any:

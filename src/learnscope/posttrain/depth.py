@@ -42,9 +42,9 @@ class Share:
     examples: int
     tokens: int = 0
 
-    def words(self, given: int, length: int, *, steps: int = STEPS) -> str:
+    def words(self, given: int, length: int, *, steps: int = STEPS, wanted: int = WANTED) -> str:
         """What is used of these data and of the steps of an attack, where that is less than is wanted."""
-        parts = [f"{self.examples} of {given} examples"] if self.examples < min(WANTED, given) else []
+        parts = [f"{self.examples} of {given} examples"] if self.examples < min(wanted, given) else []
         if self.tokens and self.tokens < length:
             parts.append(f"the first {self.tokens} of {length} tokens of each")
         if steps < STEPS:
@@ -79,17 +79,23 @@ def examples_of_text(one: OneExample, *, sampled: bool = False) -> int:
     return max(LEAST_READ, min(EXAMPLES, count - count % 8))
 
 
-def choose_depth(model: nn.Module, one: OneExample, given: int, *, thorough: bool = False) -> Depth:
-    """The depth for a model, given what one example takes and how many there are; `one.tokens` 0: none can be cut."""
+def choose_depth(
+    model: nn.Module, one: OneExample, given: int, *, thorough: bool = False, asked: bool = False
+) -> Depth:
+    """The depth for a model, given what one example takes and how many there are; `one.tokens` 0: none can be cut.
+
+    If the number of examples was `asked` for, bit widths are to be judged on all of them.
+    """
     wanted = min(WANTED, given)
+    for_bits = given if asked else wanted
     if thorough:
-        return Depth(Share(wanted), Share(wanted))
+        return Depth(Share(for_bits), Share(wanted))
     steps, transfer_steps = STEPS, TRANSFER_STEPS
     share = affordable("robustness", robustness_passes(steps, transfer_steps), one, wanted)
     if share.examples < wanted or share.tokens:
         steps, transfer_steps = FEWER_STEPS, FEWER_TRANSFER_STEPS
         share = affordable("robustness", robustness_passes(steps, transfer_steps), one, wanted)
-    return Depth(affordable("bit_widths", bit_passes(model), one, wanted), share, steps, transfer_steps)
+    return Depth(affordable("bit_widths", bit_passes(model, for_bits), one, for_bits), share, steps, transfer_steps)
 
 
 def can_shorten(task: Task, batches: Sequence[Any]) -> bool:

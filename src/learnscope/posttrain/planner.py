@@ -14,6 +14,7 @@ from learnscope.posttrain.data import Batches
 from learnscope.posttrain.depth import (
     EXAMPLES,
     STEPS,
+    WANTED,
     Depth,
     Share,
     can_shorten,
@@ -34,6 +35,8 @@ class Planner:
     def __init__(self, session: AuditSession, *, thorough: bool = False) -> None:
         self.session, self.thorough = session, thorough
         self.reduced: dict[str, str] = {}
+        self.asked = False
+        """Whether the number of examples was asked for, so that bit widths use as many where the work allows it."""
         self._counted: tuple[Batches, tuple[OneExample, int]] | None = None
 
     def fixed(self, data: Any) -> Batches:
@@ -44,7 +47,8 @@ class Planner:
 
     def depth(self, data: Batches, *, thorough: bool | None = None) -> Depth:
         one, given = self._effort(data)
-        return choose_depth(self.session.model, one, given, thorough=self.thorough if thorough is None else thorough)
+        thorough = self.thorough if thorough is None else thorough
+        return choose_depth(self.session.model, one, given, thorough=thorough, asked=self.asked)
 
     def estimates(self, data: Batches, parts: Sequence[str]) -> tuple[Estimate, Estimate]:
         """As planned, and of a thorough audit."""
@@ -75,7 +79,7 @@ class Planner:
         """What each part uses of these data, in words, where a thorough audit uses more."""
         depth = self.depth(data)
         said = {
-            "bit_widths": self._words(data, depth.bits),
+            "bit_widths": self._words(data, depth.bits, asked=self.asked),
             "robustness": self._words(data, depth.attacks, depth.steps),
         }
         return {part: said[part] for part in parts if said.get(part)}
@@ -84,7 +88,8 @@ class Planner:
         """The data that a part is examined on with these options, with a note of what was left out."""
         examples, steps = options["examples"], options.get("steps", STEPS)
         share = replace(share, examples=examples) if isinstance(examples, int) else share
-        reduced = self._words(data, share, steps if isinstance(steps, int) else STEPS)
+        asked = self.asked and name == "bit_widths"
+        reduced = self._words(data, share, steps if isinstance(steps, int) else STEPS, asked=asked)
         self.reduced = {part: text for part, text in (self.reduced | {name: reduced}).items() if text}
         about = data.about | ({"reduced": reduced} if reduced else {})
         return shortened(self.session.task_of(data), data, share, about)
@@ -93,9 +98,10 @@ class Planner:
         """The data that exported copies are timed on."""
         return timed_part(self.session.task_of(part), part, data.about) if share.tokens else data
 
-    def _words(self, data: Batches, share: Share, steps: int = STEPS) -> str:
+    def _words(self, data: Batches, share: Share, steps: int = STEPS, *, asked: bool = False) -> str:
         task = self.session.task_of(data)
-        return share.words(sum(map(task.size, data)), max(map(token_length, data)), steps=steps)
+        given, length = sum(map(task.size, data)), max(map(token_length, data))
+        return share.words(given, length, steps=steps, wanted=given if asked else WANTED)
 
     def _effort(self, data: Batches) -> tuple[OneExample, int]:
         """What one example takes, and how many there are; without tokens where examples cannot be cut."""

@@ -155,7 +155,7 @@ def test_the_dashboard_of_a_whole_audit_and_of_one_part(deep: AuditRun) -> None:
     figure = dashboard_figure(deep.reader)
     assert figure is not None
     text = said(figure)
-    for number in ("24.5", "5,570 tokens/s", "497 MB", "4.4 bits", "0.23", "Real time: yes", "Edge: no"):
+    for number in ("24.5", "5,570 tokens/s", "497 MB", "12.7 bits a weight", "0.23", "Real time: yes", "Edge: no"):
         assert number in text, number
     assert_legible(figure)
     run = AuditRun(1)

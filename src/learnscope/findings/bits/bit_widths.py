@@ -5,32 +5,33 @@ from __future__ import annotations
 import numpy as np
 
 from learnscope.findings import analysis, not_an_audit
-from learnscope.reading.audit import Audit, read_audit
-from learnscope.reading.audit_numbers import NONE, duration, evidence, interval_text, size, widths
-from learnscope.reading.audit_parts import Configuration, Configurations, Exported, Optimum, Sensitivity, Tried
+from learnscope.findings.bits.frontier import MEASURES, fastest, frontier_findings
+from learnscope.reading.audit import Audit, Frontier, read_audit
+from learnscope.reading.audit_numbers import NONE, evidence, interval_text, size, widths
+from learnscope.reading.audit_parts import Configuration, Configurations, Optimum, Sensitivity, Tried
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.words import count, listed, num, percent
 from learnscope.record import Evidence, Finding, nonfinite
 from learnscope.store.reader import RunReader
 
-MEASURES = {"kl": "mean KL", "mse": "mean squared error"}
-NOTABLE = 1.05
-"""A ratio of medians nearer to 1 than this is called the same."""
+STANDS_OUT = 2.0
+"""A unit is named if it is so many times as sensitive as the median unit: one is always the most sensitive."""
 
 
 @analysis(place=180, check="bit widths (audit)", unless=not_an_audit)
 def audit_bits(reader: RunReader, cuts: Cuts) -> list[Finding]:
     audit = read_audit(reader)
     found: list[Finding | None] = []
-    if audit.optimum is not None:
-        found += [recommended(audit.optimum), mixed_or_uniform(audit.optimum)]
-    if audit.configurations is not None:
-        every = audit.configurations
-        found += [smallest_near(every, cuts), frontier(every, cuts), not_finite(every, cuts), not_additive(every, cuts)]
-    if audit.sensitivity is not None:
-        found.append(sensitive(audit.sensitivity, cuts))
-    if audit.exported is not None:
-        found.append(exported(audit.exported))
+    part, every = audit.optimum, audit.configurations
+    if isinstance(part, Frontier):
+        found += frontier_findings(part, audit.exported, cuts)
+    elif part is not None:
+        found += [recommended(part), mixed_or_uniform(part)]
+    if every is not None and not (isinstance(part, Frontier) and every.probe == part.probe):
+        found += [smallest_near(every, cuts), frontier(every, cuts), not_additive(every, cuts)]
+    found += [not_finite(every, cuts)] if every is not None else []
+    found += [sensitive(audit.sensitivity, cuts)] if audit.sensitivity is not None else []
+    found += [] if isinstance(part, Frontier) else [fastest(audit.exported)]
     return [finding for finding in found if finding is not None]
 
 
@@ -113,6 +114,9 @@ def mixed_or_uniform(part: Optimum) -> Finding | None:
     if not fitting and wins:
         return None
     best = chosen or min(fitting or rivals, key=lambda item: item[measure].value or 0.0)
+    bits = part.notes.get("bits") or {}
+    if bits and bits.get(mixed.name) == bits.get(best.name):
+        return None  # the best mix is that width
     unsure = part.notes.get("verdict_reason")
     sizes = ["n/a" if (n := item["packed_bytes"].value) is None else size(n) for item in (mixed, best)]
     return Finding(
@@ -246,6 +250,8 @@ def sensitive(part: Sensitivity, cuts: Cuts) -> Finding | None:
     else:
         return None
     ordered = sorted(costs, key=lambda name: -costs[name])
+    if np.median([*costs.values()]) * STANDS_OUT > costs[ordered[0]]:
+        return None
     most, least, median, total = ordered[0], ordered[-1], float(np.median([*costs.values()])), sum(costs.values())
     sums: dict[str, float] = {}
     for unit in part.units:
@@ -261,28 +267,4 @@ def sensitive(part: Sensitivity, cuts: Cuts) -> Finding | None:
         f"to {least}.",
         evidence=Evidence(probe=part.probe, name=measure, n=part.examples or len(costs), value=costs[most]),
         scopes=ordered[:3],
-    )  # fmt: skip
-
-
-def exported(part: Exported) -> Finding | None:
-    """The fastest of the packed copies, and the times of all."""
-    copies = part.copies
-    original = copies.pop("original", None)
-    timed = {name: copy for name, copy in copies.items() if copy.speed_up.value is not None}
-    if not timed or original is None or original.latency.value is None:
-        return None
-    name, best = max(timed.items(), key=lambda item: item[1].speed_up.value or 0)
-    gain = best.speed_up.value or 0
-    faster, slower = gain >= NOTABLE, gain <= 1 / NOTABLE
-    ratio = f"{num(gain)} times as fast as" if faster or slower else "as fast as"
-    each = "; ".join(
-        f"{label} {duration(copy.latency.value or 0)} a pass in {size(copy.held.value or 0)}"
-        for label, copy in {"the model itself": original, **timed}.items()
-    )
-    return Finding(
-        kind="audit_exported_speed", severity="info", title=f"Really packed, {name} is {ratio} the model itself",
-        detail=f"Timed in turn on one batch: {each}. These are times of torchao's integers.",
-        advice=f"Deploy {name} through torchao where speed counts on a machine like this one." if faster
-        else "Use fewer bits to save memory, not time, unless the machine that counts has other kernels.",
-        evidence=Evidence(probe=part.probe, name="speed_up", n=best.n or 0, value=gain), scopes=list(timed),
     )  # fmt: skip

@@ -79,6 +79,8 @@ def save_packed(model: nn.Module, bits: Bits, scheme: Scheme | None, path: str |
         table.append(row)
         tensors |= {f"{part}/{name}": on_host(values) for part, values in parts.items()}
     described = asdict(scheme) | {"scale_dtype": str(scheme.scale_dtype).removeprefix("torch.")}
+    if scheme.half == Scheme().half:
+        del described["half"]  # so that earlier versions, which know no other, read the file
     FORMAT.write(path, {"scheme": described, "bits": chosen, "tensors": table}, tensors)
     return PackedInfo(path, sum(tensor.nbytes for tensor in tensors.values()), path.stat().st_size)
 
