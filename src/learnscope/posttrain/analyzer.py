@@ -136,7 +136,8 @@ class ModelAnalyzer:
         there are 256 examples, or fewer if the model is large, of 128 tokens (64 of the model's own).
         """
         batches: Any = source
-        self.planner.asked = examples is not None
+        if source is None or examples is not None or isinstance(source, str | Path):
+            self.planner.asked = examples is not None  # batches that are passed on were asked for before
         if source is None and split is None:
             reader = reader_without_data(self.model)
             length = length or min(LENGTH if self.planner.thorough else SAMPLED_LENGTH, reader.positions or LENGTH)

@@ -77,7 +77,7 @@ class Tolerance:
         if not scores["tokens"] and scores["accuracy"] is not None:
             low, high, reason = interval(original, "right", scores)
             if reason is not None and original["sums"]["right"] == scores["sums"]["right"]:
-                low, high, reason = 0.0, wilson(0.0, n).high, None  # not one answer changed
+                low, high, reason = 0.0, wilson(0.0, n)[1], None  # not one answer changed
             return Loss("accuracy", original["accuracy"] - scores["accuracy"], low, high, self.share, reason, n)
         change = scores["loss"] - original["loss"]
         low, high, reason = interval(scores, "loss", original)
