@@ -26,6 +26,7 @@ from learnscope.model.weights.checkpoint import CheckpointError as CheckpointErr
 from learnscope.probes.adapters.adapter_gradients import AdapterGradients as AdapterGradients
 from learnscope.probes.adapters.adapter_spectrum import AdapterSpectrum as AdapterSpectrum
 from learnscope.probes.adapters.adapter_truncation import AdapterTruncation as AdapterTruncation
+from learnscope.probes.bits.bit_frontier import BitFrontier as BitFrontier
 from learnscope.probes.bits.bit_optimum import BitOptimum as BitOptimum
 from learnscope.probes.bits.bit_sensitivity import BitSensitivity as BitSensitivity
 from learnscope.probes.bits.bit_widths import BitWidths as BitWidths

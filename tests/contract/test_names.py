@@ -24,6 +24,7 @@ from learnscope.quantities import Quantity
 OPTIONS: dict[str, list[dict[str, Any]]] = {
     "AdapterSpectrum": [{"merged_update": True, "intruders": True}],
     "Attacks": [{}, {"at": "end", "every": 1}],
+    "BitFrontier": [{"max_kl": 1.0}, {"max_bytes": 1 << 40}],
     "BitOptimum": [{}, {"max_kl": 1.0}],
     "ExampleLedger": [{"grand_every": 1, "keep_every": 1}],
     "GradientFlow": [{"stability": True, "per_tensor": True, "variance": True, "weights_every": 1}],
@@ -198,7 +199,7 @@ def loops() -> dict[str, Callable[[], ls.Run]]:
 
 ALIKE = ("sgd", "micro-batches of unknown size", "backward pending", "half precision", "lora")
 """Loops in which nothing is emitted that no other emits: they are left to the soak."""
-AFTER_NAN = ("LossLandscape", "Attacks", "BitRobustness", "BitOptimum")
+AFTER_NAN = ("LossLandscape", "Attacks", "BitRobustness", "BitFrontier", "BitOptimum")
 """They refuse to measure a model whose weights are NaN."""
 
 

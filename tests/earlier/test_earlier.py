@@ -24,8 +24,9 @@ def numbers(text: str) -> list[str]:
 RENAMED = {"vanishing_gradients": "vanishing", "exploding_gradients": "exploding", "outside_optimizer": "not_optimised"}
 
 
-NO_NEWS = {"adapters": ("frozen",)}
-"""Findings that are not raised any more: that the base of an adapter is frozen says nothing."""
+NO_NEWS = {"adapters": ("frozen",), "audit": ("audit_uniform_as_good", "audit_sensitive_units")}
+"""Findings that are not raised any more: that the base of an adapter is frozen says nothing, nor that a mix is no
+better than the width that it is; and one unit is always the most sensitive."""
 
 
 def core(finding: dict[str, Any]) -> dict[str, Any]:

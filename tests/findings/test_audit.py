@@ -116,13 +116,18 @@ def test_sensitive_units_are_the_data_s(whole: AuditRun) -> None:
     assert found.evidence.value == pytest.approx(whole.fragile[order[0]] * 2**-4 * 0.5)
     assert f"the least sensitive, {whole.units[order[-1]]}," in found.detail
     run = AuditRun(3)
-    run.fragile[:] = [1, 2, 3, 4, 5, 6]
+    run.fragile[:] = [1, 2, 3, 4, 5, 9]
     run.sensitivity(broken="h.2.mlp")
     at = of(run, "audit_sensitive_units")
     # at 2 bits a unit is NaN: the next width at which all can be compared
     assert at.title == "The most sensitive unit at 4 bits is h.2.mlp"
-    assert "1.71 times the median unit's" in at.detail
-    assert "attn 42.9 % and mlp 57.1 %" in at.detail
+    assert "2.57 times the median unit's" in at.detail
+    # one is always the most sensitive: twice the median is news
+    again = AuditRun(3)
+    again.fragile[:] = [1, 2, 3, 4, 5, 6]
+    again.sensitivity()
+    assert "audit_sensitive_units" not in kinds(again)
+    assert "attn 37.5 % and mlp 62.5 %" in at.detail
 
 
 def test_damages_that_do_not_add_up_and_outputs_that_break() -> None:

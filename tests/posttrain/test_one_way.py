@@ -105,7 +105,7 @@ def test_a_second_audit_takes_the_place_of_the_first_and_a_failed_one_does_not(
     assert ls.open_run(results).frame().equals(before)
     audit(tmp_path / "model.pt", results, "--parts", "bit_widths", "--no_cache")
     assert {record.probe for record in ls.open_run(results).records()} == {
-        "BitSensitivity", "BitWidths", "BitOptimum", "ExportedSpeed"
+        "BitSensitivity", "BitFrontier", "ExportedSpeed"
     }  # fmt: skip
 
 

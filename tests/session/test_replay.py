@@ -268,7 +268,7 @@ def test_an_audit_with_data() -> None:
     assert bits(model) == before
     assert model.training
     of_finished = {
-        "Performance", "MemoryUse", "InferenceSpeed", "LayerTimes", "BitSensitivity", "BitWidths", "BitOptimum",
+        "Performance", "MemoryUse", "InferenceSpeed", "LayerTimes", "BitSensitivity", "BitFrontier",
         "ExportedSpeed", "Attacks", "NoiseRobustness", "InputPerturbation", "BitRobustness",
     }  # fmt: skip
     assert set(run.manifest["probes"]) == {"GradientFlow", "Holdout", *of_finished}

@@ -71,14 +71,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     thorough = "leave nothing out for the sake of time (default: about two minutes for a GPT-2 of two layers)"
     what.add_argument("--thorough", action="store_true", help=thorough)
     what.add_argument("--quick", action="store_true", help="a fifth of that: fewer examples, tokens and attack steps")
-    what.add_argument("--max_mb", metavar="X", type=_positive, help="budget of the mix of widths, in MB (10⁶ bytes)")
-    what.add_argument("--max_kl", metavar="X", type=_positive, help="or the damage allowed: mean KL in nats per token")
     export = "write the recommended mix: a .gguf or .safetensors (packed) file, or a folder for transformers and vLLM"
     what.add_argument("--export", metavar="PATH", type=Path, help=export)
     formats = ["packed", "torchao", "compressed-tensors", "gguf"]
     what.add_argument("--export_format", choices=formats, help="(default: by the ending; a folder: compressed-tensors)")
     solve = "only find the mix for a budget, from an earlier sensitivity.json; no model is needed"
     what.add_argument("--solve", metavar="FILE", type=Path, help=solve)
+    _add_bits(parser.add_argument_group("bit widths (default: all of them are searched)"))
     judged = parser.add_argument_group("deployment scenarios are judged against")
     judged.add_argument("--tokens_per_second", metavar="X", type=_positive, help="real-time (default: 1000)")
     judged.add_argument("--memory_mb", metavar="X", type=_positive, help="edge (default: 100)")
@@ -91,7 +90,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--device", metavar="D", help="such as cpu or cuda (default: cpu)")
     how.add_argument("--threads", metavar="N", type=at_least_one, help="of the processor (default: torch's setting)")
     how.add_argument("--no_cache", action="store_true", help="neither read nor write cached results")
+    how.add_argument("--full", action="store_true", help="print all findings, not only the verdict")
     how.add_argument("--quiet", action="store_true", help="print the path of the report and nothing else")
+
+
+def _add_bits(bits: Any) -> None:
+    """Budgets, and what the search over bit widths may use."""
+    bits.add_argument("--max_mb", metavar="X", type=_positive, help="the best in at most so many MB (10⁶ bytes)")
+    bits.add_argument("--max_kl", metavar="X", type=_positive, help="the smallest with a mean KL of so many nats")
+    increase = "loss that is accepted, a share of the perplexity or of the answers (default: 0.01)"
+    bits.add_argument("--max_increase", metavar="X", type=_positive, help=increase)
+    widths = "widths that units may have, of 2 to 8 and 16 (default: all)"
+    bits.add_argument("--bits", metavar="N", nargs="+", type=at_least_one, help=widths)
+    outside = "whether embeddings and head are quantised too (default: yes)"
+    bits.add_argument("--embeddings", action=argparse.BooleanOptionalAction, default=None, help=outside)
+    ranges = "ranges around 0, without a zero point (default: at 4 bits and more; near the best width both are tried)"
+    bits.add_argument("--symmetric", dest="symmetric", action="store_const", const=True, help=ranges)
+    bits.add_argument("--asymmetric", dest="symmetric", action="store_const", const=False, help="with a zero point")
+    grains = ["tensor", "channel", "group"]
+    scales = "what has a scale of its own (default: channels; near the best width all are tried)"
+    bits.add_argument("--granularity", choices=grains, help=scales)
+    bits.add_argument("--group_size", metavar="N", type=at_least_one, help="inputs of a group (default: 128, 64, 32)")
+    rounded = "round activations too, in all configurations (default: in two of them, to 8 bits)"
+    bits.add_argument("--activation_bits", metavar="N", type=at_least_one, help=rounded)
+    bits.add_argument("--method", metavar="NAME", help="how weights are rounded (default: rtn, to the nearest)")
 
 
 def _positive(text: str) -> float:
@@ -105,10 +127,13 @@ def run(args: argparse.Namespace) -> int:
     if args.solve is not None:
         return _solve(args)
     from rich.console import Console
+    from rich.text import Text
 
+    from learnscope.posttrain.analyzer import with_thresholds
     from learnscope.posttrain.command import audited, named
     from learnscope.posttrain.errors import PosttrainError
-    from learnscope.report.terminal import print_findings
+    from learnscope.report.audit.verdict import verdict
+    from learnscope.report.terminal import print_findings, print_verdict
     from learnscope.sources.hushed import quiet
 
     def say(line: str) -> None:
@@ -124,10 +149,12 @@ def run(args: argparse.Namespace) -> int:
         cached = "what was measured is cached, and the same command goes on from there"
         print(f"interrupted; {'nothing is cached (--no_cache)' if args.no_cache else cached}", file=sys.stderr)
         return 130
-    for name, (_, findings) in runs.items() if not args.quiet else ():
-        if len(runs) > 1:
-            print(f"\n{name}")
-        print_findings(findings, Console(highlight=False), more="Shortened: the report has all of it.")
+    console = Console(highlight=False)
+    for name, (run, findings) in runs.items() if not args.quiet else ():
+        console.print(Text(f"\n{visible(name)}", style="bold"))
+        print_verdict(verdict(run.reader, with_thresholds(None, _thresholds(args))), console)
+        if args.full:
+            print_findings(findings, console, more="Shortened: the report has all of it.")
     print(args.output_dir / ("comparison.md" if len(runs) > 1 else "summary_report.md"))
     return 0
 
@@ -136,25 +163,33 @@ def _options(args: argparse.Namespace, models: Mapping[str, Any]) -> AuditOption
     from learnscope.posttrain.command import AuditOptions
 
     own = {field.name for field in fields(AuditOptions)}
+    return AuditOptions(
+        models=models,
+        split=args.data_split,
+        max_bytes=_bytes(args),
+        thresholds=_thresholds(args),
+        target_device=_target_device(args),
+        cache=not args.no_cache,
+        progress=not args.quiet,
+        **{name: value for name, value in vars(args).items() if name in own},
+    )
+
+
+def _thresholds(args: argparse.Namespace) -> dict[str, float]:
     thresholds = {
         "tokens_per_second": args.tokens_per_second,
         "memory_bytes": None if args.memory_mb is None else args.memory_mb * 1e6,
         "robustness_gap": args.robustness_gap,
     }
-    device = {
+    return {name: x for name, x in thresholds.items() if x is not None}
+
+
+def _target_device(args: argparse.Namespace) -> dict[str, float]:
+    given = {
         "memory_bytes": (args.device_memory_gb, 1e9), "bytes_per_second": (args.device_bandwidth_gbs, 1e9),
         "flops_per_second": (args.device_tflops, 1e12),
     }  # fmt: skip
-    return AuditOptions(
-        target_device={name: unit * x for name, (x, unit) in device.items() if x is not None},
-        models=models,
-        split=args.data_split,
-        max_bytes=_bytes(args),
-        thresholds={name: x for name, x in thresholds.items() if x is not None},
-        cache=not args.no_cache,
-        progress=not args.quiet,
-        **{name: value for name, value in vars(args).items() if name in own},
-    )
+    return {name: unit * x for name, (x, unit) in given.items() if x is not None}
 
 
 def _bytes(args: argparse.Namespace) -> int | None:

@@ -102,9 +102,9 @@ class ModelAnalyzer:
         return self.results["performance"]
 
     def analyze_bit_widths(self, data_loader: Any = None, **options: Any) -> dict[str, Any]:
-        """Which layers need their bits, what configurations cost, and the best one for a budget.
+        """Which layers need their bits, what all ways to store the model cost, and which to use.
 
-        Options are those of `BitWidthAnalyzer.analyze`, such as `max_bytes` or `max_kl`.
+        Options are those of `BitWidthAnalyzer.analyze`, such as `max_bytes`, `max_increase` or `bits`.
         """
         data = self.planner.fixed(self.data(data_loader))
         share = self.planner.depth(data).bits
@@ -149,6 +149,8 @@ class ModelAnalyzer:
         there are 256 examples, or fewer if the model is large, of 128 tokens (64 of the model's own).
         """
         batches: Any = source
+        if source is None or examples is not None or isinstance(source, str | Path):
+            self.planner.asked = examples is not None  # batches that are passed on were asked for before
         if source is None and split is None:
             reader = reader_without_data(self.model)
             length = length or min(LENGTH if self.planner.thorough else SAMPLED_LENGTH, reader.positions or LENGTH)
@@ -212,6 +214,8 @@ class ModelAnalyzer:
             )
         config: Any = getattr(self.model, "config", None)
         shown = {key: value for key in _SHOWN if (value := getattr(config, key, None)) is not None}
+        if "Classification" not in type(self.model).__name__:
+            shown.pop("num_labels", None)  # every configuration has one, also of models without labels
         facts = {
             "origin": self.origin, "configuration": shown, "data": self._about_data, "reduced": self.planner.reduced,
             "notes": self.notes, "effort": self.planner.effort, DEVICE: checked_device(target_device),

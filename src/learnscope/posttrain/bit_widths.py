@@ -2,8 +2,8 @@
 
 Where the obvious definition of a term would mislead, another is used:
 
-- The best trade-off is the least damage within a budget, not accuracy divided by bits, which the fewest bits always
-  win. It is recommended only if it beats the uniform width of the same size on held-out examples.
+- The best trade-off is the smallest model that cannot be told from the original, or the least damage within a budget,
+  not accuracy divided by bits, which the fewest bits always win. Nothing measured is both as small and as good.
 - Effective bits count every weight, scale and zero point, instead of averaging layers of different sizes.
   `effective_bits` is of the blocks, `effective_bits_model` of the model with its embeddings.
 - Damage is the KL divergence from the model's own outputs on the same positions, not a difference of two accuracies,
@@ -20,6 +20,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from learnscope.model.bits.mixes import uniform
@@ -30,6 +31,7 @@ from learnscope.model.bits.torchao_export import to_torchao
 from learnscope.model.weights.content import model_content
 from learnscope.posttrain.errors import PosttrainError
 from learnscope.posttrain.session import AuditSession, by_scope, values_of
+from learnscope.probes.bits.bit_frontier import BitFrontier
 from learnscope.probes.bits.bit_optimum import BitOptimum
 from learnscope.probes.bits.bit_sensitivity import BitSensitivity
 from learnscope.probes.bits.bit_widths import BitWidths
@@ -43,6 +45,7 @@ _KEYS = {"block_bits": "effective_bits", "model_bits": "effective_bits_model", "
 _CALLS = {
     "BitSensitivity": "analyze_layer_sensitivity(data_loader)",
     "BitWidths": "test_configurations(data_loader)",
+    "BitFrontier": "find_frontier(data_loader)",
     "BitOptimum": "find_optimal_configuration(data_loader)",
 }
 
@@ -117,25 +120,54 @@ class BitWidthAnalyzer:
             **_about(record),
         }
 
+    def find_frontier(
+        self, data_loader: Any, max_bytes: int | None = None, max_kl: float | None = None, **options: Any
+    ) -> dict[str, Any]:
+        """Every way to store the model in fewer bits that could be worth it, and which to use.
+
+        `choices` has the smallest that cannot be told from the original ("indistinguishable"), the smallest within
+        `max_increase` ("within"), and the best in `max_bytes` ("at_size") or for `max_kl` ("at_damage"), each with what
+        it loses. `recommended_name` is one of them, and no configuration that was measured is both as small and as
+        good. Options are those of `learnscope.BitFrontier`.
+        """
+        record = self.session.measure(BitFrontier(max_bytes=max_bytes, max_kl=max_kl, **options), data_loader)
+        names = (
+            "verdict", "recommended_name", "recommended", "recommended_scheme", "choices", "allowed", "held_out",
+            "held_out_reason", "left_out", "dropped", "same", "no_intervals", "search_examples", "held_out_examples",
+            "alone_examples", "embeddings",
+        )  # fmt: skip
+        return {
+            **{name: record.notes[name] for name in names if name in record.notes},
+            "chosen_bits": {unit: numbers["chosen_bits"] for unit, numbers in by_scope(record, "unit").items()},
+            "configurations": _configurations(record),
+            **_about(record),
+        }
+
+    def check(self, max_bytes: int | None = None, max_kl: float | None = None, **options: Any) -> None:
+        """Refuse wrong options and budgets that nothing can keep, before anything is measured."""
+        BitFrontier(max_bytes=max_bytes, max_kl=max_kl, **options).check_fits(self.session.model)
+
     def analyze(
         self, data_loader: Any, max_bytes: int | None = None, max_kl: float | None = None, *, timed_on: Any = None,
         **options: Any,
     ) -> dict[str, Any]:  # fmt: skip
         """All of it: `sensitivity`, `configurations`, `pareto_frontier`, `optimal`, `exported`.
 
-        `timed_on` are the data whose first batch the exported copies are timed on, where they are not the same.
+        Options are those of `find_frontier`, which `optimal` and `configurations` are from. `timed_on` are the data
+        whose first batch the exported copies are timed on, where they are not the same.
         """
-        # refuses wrong options and impossible budgets before anything is measured
-        BitOptimum(max_bytes=max_bytes, max_kl=max_kl, **options).check_fits(self.session.model)
+        self.check(max_bytes, max_kl, **options)
+        probe = BitFrontier(**options)
+        ways = probe.ways(self.session.model)
+        alone = {"bits": probe.alone_widths(self.session.model), "examples": min(probe.examples, probe.alone_examples)}
         with self.session.sharing(data_loader):
-            sensitivity = self.analyze_layer_sensitivity(data_loader, **options)
-            configurations = self.test_configurations(data_loader, **options)
-            optimal = self.find_optimal_configuration(data_loader, max_bytes, max_kl, **options)
+            sensitivity = self.analyze_layer_sensitivity(data_loader, **ways | alone)
+            optimal = self.find_frontier(data_loader, max_bytes, max_kl, **options)
         exported = self.measure_exported_speed(data_loader if timed_on is None else timed_on)
         return {
             "sensitivity": sensitivity,
-            "configurations": configurations,
-            "pareto_frontier": _frontier(self._record("BitWidths"), configurations),
+            "configurations": optimal["configurations"],
+            "pareto_frontier": _frontier(self._record("BitFrontier"), optimal["configurations"]),
             "optimal": optimal,
             "exported": exported,
         }
@@ -191,14 +223,16 @@ class BitWidthAnalyzer:
 
     def export(self, path: str | Path, bits: Mapping[str, int] | None = None) -> dict[str, Any]:
         """Write the model packed: in the bits that were recommended last, or in those given by unit."""
-        scheme: Mapping[str, Any] = {}
-        if bits is None or self.session.record("BitOptimum") is not None:
-            notes = self._record("BitOptimum").notes
-            scheme, bits = notes["scheme"], notes["recommended"] if bits is None else bits
+        measured = [self.session.record("BitFrontier"), self.session.record("BitOptimum")]
+        record = max((each for each in measured if each is not None), key=lambda each: each.time, default=None)
+        if bits is None and record is None:
+            raise PosttrainError("nothing is recommended yet: call find_frontier(data_loader) first, or give bits=")
+        notes: Mapping[str, Any] = {} if record is None else record.notes
         if Path(path).suffix != ".safetensors":
             raise PosttrainError(f"{path}: name a file that ends in .safetensors, by which it is known when it is read")
-        options = {name: scheme[name] for name in ("granularity", "symmetric", "group_size") if name in scheme}
-        info = save_packed(self.session.model, bits, Scheme(**options), path)
+        bits = notes["recommended"] if bits is None else bits
+        scheme = scheme_of(notes.get("recommended_scheme", notes.get("scheme", {})))
+        info = save_packed(self.session.model, bits, scheme, path)
         return {"path": str(info.path), "tensor_bytes": info.tensor_bytes, "file_bytes": info.file_bytes}
 
     def _record(self, probe: str) -> Record:
@@ -206,6 +240,14 @@ class BitWidthAnalyzer:
         if record is None:
             raise PosttrainError(f"this has not been measured yet: call {_CALLS[probe]} first")
         return record
+
+
+def scheme_of(described: Mapping[str, Any]) -> Scheme:
+    """The way of rounding that a record's note describes."""
+    options = {
+        name: described[name] for name in ("granularity", "symmetric", "group_size", "half") if name in described
+    }
+    return Scheme(**options, scale_dtype=getattr(torch, described.get("scales", "float32")))
 
 
 def _by_layer(units: Mapping[str, Mapping[str, Any]], judged: str) -> dict[int | str, dict[int, float]]:
@@ -237,7 +279,7 @@ def _frontier(record: Record, tested: Mapping[str, Mapping[str, Any]]) -> list[d
         {
             "name": name,
             **{key: tested[name][key] for key in shown},
-            "merged": list(record.notes["merged"].get(name, [])),
+            "merged": list(record.notes.get("merged", {}).get(name, [])),
         }
         for name in sorted(on_frontier, key=lambda name: tested[name]["packed_bytes"])
     ]

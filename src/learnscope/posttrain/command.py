@@ -24,6 +24,7 @@ from learnscope.posttrain.exporting import check_export, export_model
 from learnscope.posttrain.exporting import in_words as in_words_of
 from learnscope.posttrain.session import check_folder
 from learnscope.posttrain.tasks import check_can_answer, read_tasks
+from learnscope.probes.bits.bit_frontier import BitFrontier
 from learnscope.progress import progress_bar
 from learnscope.record import Finding
 from learnscope.run import Run, open_run
@@ -63,6 +64,15 @@ class AuditOptions:
     parts: Sequence[str] = PARTS
     max_bytes: int | None = None
     max_kl: float | None = None
+    max_increase: float | None = None
+    """The loss that is accepted, a share of the perplexity; None: 0.01. This and what follows: see `BitFrontier`."""
+    bits: Sequence[int] | None = None
+    embeddings: bool | None = None
+    symmetric: bool | None = None
+    granularity: str | None = None
+    group_size: int | None = None
+    activation_bits: int | None = None
+    method: str | None = None
     export: Path | None = None
     export_format: str | None = None
     """packed, torchao, compressed-tensors or gguf; None: by the ending of `export`, a folder is compressed-tensors."""
@@ -70,6 +80,18 @@ class AuditOptions:
     threads: int | None = None
     cache: bool = True
     progress: bool = True
+
+
+_BITS = (
+    "max_bytes", "max_kl", "max_increase", "bits", "embeddings", "symmetric", "granularity", "group_size",
+    "activation_bits", "method",
+)  # fmt: skip
+"""Options of the bit widths."""
+
+
+def bit_options(options: AuditOptions) -> dict[str, Any]:
+    """Those of the bit widths that were given."""
+    return {name: value for name in _BITS if (value := getattr(options, name)) is not None}
 
 
 def run_audit(options: AuditOptions, say: Say = print) -> dict[str, Run]:
@@ -133,15 +155,27 @@ def _check(options: AuditOptions) -> None:
         raise PosttrainError("export= writes the weights of one model: audit the models one by one to export them")
     if export is not None and "bit_widths" not in options.parts:
         raise PosttrainError("export= writes the recommended bit widths, which parts= leaves out: add bit_widths")
-    if budgets and "bit_widths" not in options.parts:
-        raise PosttrainError("a budget is for the bit widths, which parts= leaves out: add bit_widths")
+    given = bit_options(options)
+    if given and "bit_widths" not in options.parts:
+        what = "a budget" if budgets else f"{next(iter(given))}="
+        raise PosttrainError(f"{what} is for the bit widths, which parts= leaves out: add bit_widths")
+    BitFrontier(**given)  # refuses what no model could take
     if export is not None:
         check_export(export, options.export_format)
+        check_writable(export)
     elif options.export_format is not None:
         raise PosttrainError(f"export_format={options.export_format!r} is that of a file: name it (export=)")
     for folder in (options.output_dir, *options.output_dir.parents):
         if folder.exists() and not folder.is_dir():
             raise PosttrainError(f"{folder} is a file: name a folder for the report (output_dir=)")
+
+
+def check_writable(path: Path) -> None:
+    """Refuse a file that could not be written, before minutes are spent on what goes into it."""
+    folder = path.expanduser().absolute().parent
+    existing = next(each for each in (folder, *folder.parents) if each.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK) or (path.exists() and not os.access(path, os.W_OK)):
+        raise PosttrainError(f"export={str(path)!r} cannot be written: {existing} is no folder that may be written to")
 
 
 def _audit_one(analyzer: ModelAnalyzer, options: AuditOptions, folder: Path, say: Say) -> tuple[Run, list[Finding]]:
@@ -172,7 +206,7 @@ def _audit_one(analyzer: ModelAnalyzer, options: AuditOptions, folder: Path, say
             if options.tasks:
                 analyzer.performance_analyzer.answer_tasks(data, read_tasks(options.tasks))
         elif part == "bit_widths":
-            analyzer.analyze_bit_widths(data, max_bytes=options.max_bytes, max_kl=options.max_kl)
+            analyzer.analyze_bit_widths(data, **bit_options(options))
             analyzer.bit_width_analyzer.save_sensitivity(folder / SENSITIVITY)
         else:
             analyzer.analyze_robustness(data)
@@ -213,6 +247,8 @@ def _analyzer(name: str, model: Any, options: AuditOptions, folder: Path) -> Mod
     check_can_answer(analyzer.model, analyzer.tokenizer, read_tasks(options.tasks))
     if options.export is not None:
         check_export(options.export, options.export_format, analyzer.model)
+    if "bit_widths" in options.parts:
+        analyzer.bit_width_analyzer.check(**bit_options(options))
     return analyzer
 
 

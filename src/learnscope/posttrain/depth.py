@@ -44,9 +44,9 @@ class Share:
     examples: int
     tokens: int = 0
 
-    def words(self, given: int, length: int, *, steps: int = STEPS) -> str:
+    def words(self, given: int, length: int, *, steps: int = STEPS, wanted: int = WANTED) -> str:
         """What is used of these data and of the steps of an attack, where that is less than is wanted."""
-        parts = [f"{self.examples} of {given} examples"] if self.examples < min(WANTED, given) else []
+        parts = [f"{self.examples} of {given} examples"] if self.examples < min(wanted, given) else []
         if self.tokens and self.tokens < length:
             parts.append(f"the first {self.tokens} of {length} tokens of each")
         if steps < STEPS:
@@ -83,13 +83,13 @@ def examples_of_text(one: OneExample, *, sampled: bool = False, quick: bool = Fa
 
 def choose_depth(
     model: nn.Module, one: OneExample, given: int, *, thorough: bool = False, quick: bool = False,
-    for_bits: int = WANTED,
+    for_bits: int = WANTED, asked: bool = False,
 ) -> Depth:  # fmt: skip
     """The depth for a model, given what one example takes and how many there are; `one.tokens` 0: none can be cut.
 
-    `for_bits` examples are enough for the bit widths.
+    `for_bits` examples are enough for the bit widths; if the number was `asked` for, they are judged on all of them.
     """
-    wanted, for_bits, part = min(WANTED, given), min(for_bits, given), QUICK if quick else 1.0
+    wanted, for_bits, part = min(WANTED, given), given if asked else min(for_bits, given), QUICK if quick else 1.0
     if thorough:
         return Depth(Share(for_bits), Share(wanted))
     steps, transfer_steps = (FEWER_STEPS, FEWER_TRANSFER_STEPS) if quick else (STEPS, TRANSFER_STEPS)
@@ -97,7 +97,8 @@ def choose_depth(
     if not quick and (share.examples < wanted or share.tokens):
         steps, transfer_steps = FEWER_STEPS, FEWER_TRANSFER_STEPS
         share = affordable("robustness", robustness_passes(steps, transfer_steps), one, wanted, part)
-    return Depth(affordable("bit_widths", bit_passes(model), one, for_bits, part), share, steps, transfer_steps)
+    bits = affordable("bit_widths", bit_passes(model, for_bits), one, for_bits, part)
+    return Depth(bits, share, steps, transfer_steps)
 
 
 def can_shorten(task: Task, batches: Sequence[Any]) -> bool:

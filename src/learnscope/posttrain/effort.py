@@ -9,21 +9,20 @@ from typing import Any
 import torch
 from torch import nn
 
-from learnscope.model.bits.mixes import default_mixes
+from learnscope.model.bits.quantise import is_switchable
 from learnscope.model.bits.quantised_units import UnitsError, find_units
 from learnscope.model.cost.calls import call_of, counted_flops, token_length
 from learnscope.model.guard import guard
 from learnscope.model.outputs.evaluate import model_device
-from learnscope.probes.bits.bit_optimum import BitOptimum
-from learnscope.probes.bits.bit_sensitivity import BitSensitivity
+from learnscope.probes.bits.bit_frontier import ALONE, BitFrontier
 from learnscope.probes.robustness.attacks import EPSILONS, Attacks
 from learnscope.probes.robustness.bit_robustness import BitRobustness
 from learnscope.probes.robustness.input_perturbation import InputPerturbation
 from learnscope.probes.robustness.noise_robustness import NoiseRobustness
 from learnscope.task import Task
 
-RIVALS = 3
-"""Mixes that the optimum is compared with, at most."""
+POINTS = 27
+"""Configurations that the search over bit widths tries, about."""
 PER_OUTPUT = {"plain": 50.0, "compared": 150.0, "gradient": 100.0}
 """Multiply-adds of a matrix product that take as long as what is done with one of the outputs in a pass."""
 
@@ -84,17 +83,14 @@ def one_example(model: nn.Module, task: Task, batch: Any) -> OneExample:
     return OneExample(float(operations), call.logits.numel(), tokens)
 
 
-def bit_passes(model: nn.Module) -> Passes:
-    """Of one example, by sensitivities, configurations and the optimum, which looks at one half after the other."""
+def bit_passes(model: nn.Module, examples: int = 0) -> Passes:
+    """Of one of so many examples, by sensitivities, of the first of them, and by the search, a half after the other."""
     try:
-        units = find_units(model)
+        units = find_units(model, embeddings=not is_switchable(model))
     except UnitsError:
         return Passes()
-    alone = len(units) * len({*BitSensitivity.bits, *BitOptimum.bits})
-    mixes = default_mixes(units, BitSensitivity.bits, None)
-    different = {tuple(sorted(bits.items())) for bits in mixes.bits.values()}
-    search, held_out = 2, 2 + RIVALS
-    return Passes(compared=1 + alone + len(different) + (search + held_out) / 2)
+    share = min(1.0, BitFrontier.alone_examples / max(examples, 1))
+    return Passes(compared=2 + share * len(units) * len(ALONE) + POINTS)
 
 
 def robustness_passes(steps: int, transfer_steps: int) -> Passes:

@@ -43,6 +43,8 @@ class Planner:
             raise PosttrainError("thorough= and quick= exclude each other: give one of them")
         self.session, self.thorough, self.quick = session, thorough, quick
         self.reduced: dict[str, str] = {}
+        self.asked = False
+        """Whether the number of examples was asked for, so that bit widths use as many where the work allows it."""
         self._counted: tuple[Batches, tuple[OneExample, int]] | None = None
         self._sampled: tuple[Batches, Sample | None] | None = None
 
@@ -78,11 +80,13 @@ class Planner:
 
     def depth(self, data: Batches, *, thorough: bool | None = None) -> Depth:
         one, given = self._effort(data)
-        sample = self.sample(data)
+        sample = None if self.asked else self.sample(data)
         thorough = self.thorough if thorough is None else thorough
         quick = self.quick and not thorough
         for_bits = WANTED if sample is None else sample.examples
-        return choose_depth(self.session.model, one, given, thorough=thorough, quick=quick, for_bits=for_bits)
+        return choose_depth(
+            self.session.model, one, given, thorough=thorough, quick=quick, for_bits=for_bits, asked=self.asked
+        )
 
     def estimates(self, data: Batches, parts: Sequence[str]) -> tuple[Estimate, Estimate]:
         """As planned, and of a thorough audit."""
@@ -134,7 +138,7 @@ class Planner:
         """What each part uses of these data, in words, where a thorough audit uses more."""
         depth = self.depth(data)
         said = {
-            "bit_widths": self._words(data, depth.bits),
+            "bit_widths": self._words(data, depth.bits, asked=self.asked),
             "robustness": self._words(data, depth.attacks, depth.steps),
         }
         return {part: said[part] for part in parts if said.get(part)}
@@ -143,7 +147,8 @@ class Planner:
         """The data that a part is examined on with these options, with a note of what was left out."""
         examples, steps = options["examples"], options.get("steps", STEPS)
         share = replace(share, examples=examples) if isinstance(examples, int) else share
-        reduced = self._words(data, share, steps if isinstance(steps, int) else STEPS)
+        asked = self.asked and name == "bit_widths"
+        reduced = self._words(data, share, steps if isinstance(steps, int) else STEPS, asked=asked)
         self.reduced = {part: text for part, text in (self.reduced | {name: reduced}).items() if text}
         about = data.about | ({"reduced": reduced} if reduced else {})
         return shortened(self.session.task_of(data), data, share, about)
@@ -152,9 +157,10 @@ class Planner:
         """The data that exported copies are timed on."""
         return timed_part(self.session.task_of(part), part, data.about) if share.tokens else data
 
-    def _words(self, data: Batches, share: Share, steps: int = STEPS) -> str:
+    def _words(self, data: Batches, share: Share, steps: int = STEPS, *, asked: bool = False) -> str:
         task = self.session.task_of(data)
-        return share.words(sum(map(task.size, data)), max(map(token_length, data)), steps=steps)
+        given, length = sum(map(task.size, data)), max(map(token_length, data))
+        return share.words(given, length, steps=steps, wanted=given if asked else WANTED)
 
     def _effort(self, data: Batches) -> tuple[OneExample, int]:
         """What one example takes, and how many there are; without tokens where examples cannot be cut."""

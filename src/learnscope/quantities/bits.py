@@ -77,3 +77,19 @@ class BitOptimum(BitWidths):
     budget_bytes = not_drawn("the budget", unit="bytes", when="unless `max_kl` is given")
     budget_kl = not_drawn("the budget", unit="nats", when="with `max_kl`")
     mixed_wins = not_drawn("1 if the mix is recommended, else 0")
+
+
+class BitFrontier(BitWidths):
+    records = "all ways to store a model in fewer bits on one frontier, and which to use"
+
+    on_frontier = _mix_figure("1 if nothing else has as few bytes and as little damage, and less of one")
+    change, change_low, change_high = with_interval(
+        _of_mix("growth of the perplexity (a share), or the share of answers that are no longer right", better="lower"),
+        "over examples, studentised, paired",
+    )
+    search_damage = _of_mix(
+        "KL (mean squared error for regression) on the half used for the search", better="lower", scale="log"
+    )
+    chosen_bits = _of_unit("the bits that are recommended; those it is stored in if it is not changed", unit="bits")
+    budget_bytes = not_drawn("the budget", unit="bytes", when="with `max_bytes`")
+    budget_kl = not_drawn("the budget", unit="nats", when="with `max_kl`")

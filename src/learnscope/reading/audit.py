@@ -6,11 +6,28 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, get_args, get_type_hints
 
+from learnscope.quantities import bits
 from learnscope.reading import audit_parts
 from learnscope.reading.audit_numbers import Part, entries_of
 from learnscope.reading.gather import class_of, labels, one_pass
 from learnscope.record import Record
 from learnscope.store.reader import RunReader
+
+
+class Frontier(audit_parts.Optimum):
+    """All ways to store the model that were tried, judged on examples that the search did not see."""
+
+    quantities = bits.BitFrontier
+
+    def choice(self, question: str) -> tuple[audit_parts.Configuration, Mapping[str, Any]] | None:
+        """The configuration that answers a question, and what it loses."""
+        facts: Mapping[str, Any] = (self.notes.get("choices") or {}).get(question) or {}
+        item = self.named(facts.get("name"))
+        return None if item is None else (item, facts)
+
+    def scheme(self, name: str) -> Mapping[str, Any]:
+        """The way in which the weights of a configuration are rounded."""
+        return (self.notes.get("schemes") or {}).get(name) or self.notes.get("scheme") or {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +58,8 @@ PARTS: dict[str, type[Part]] = {
 }
 PROBES = {name: part.quantities.probe for name, part in PARTS.items()}
 """The probe that measures each part."""
+FRONTIER = Frontier.quantities.probe
+"""The probe that searches all of it: what it tried are configurations, and what it recommends is the optimum."""
 
 
 def read_audit(reader: RunReader) -> Audit:
@@ -50,12 +69,14 @@ def read_audit(reader: RunReader) -> Audit:
 
 def _read(reader: RunReader) -> Audit:
     by_class: dict[str, list[Record]] = {}
-    measured = any(class_of(label) in PROBES.values() for label in labels(reader))
+    measured = any(class_of(label) in (FRONTIER, *PROBES.values()) for label in labels(reader))
     for record in reader.records() if measured else ():
         by_class.setdefault(class_of(record.probe), []).append(record)
     parts: dict[str, Any] = {}
     missing = {}
-    for name, probe in PROBES.items():
+    for name, usual in PROBES.items():
+        searched = FRONTIER in by_class and (name == "optimum" or (name == "configurations" and usual not in by_class))
+        probe = FRONTIER if searched else usual
         recorded = by_class.get(probe, [])
         records = [r for r in recorded if not r.error and any(t.scopes for t in r.tables)]
         if not records:
@@ -67,7 +88,8 @@ def _read(reader: RunReader) -> Audit:
         if name == "configurations":  # those tried on the same data belong together
             data = [[r.notes.get(key) for key in ("examples", "positions", "scheme")] for r in records]
             used = [r for r, same in zip(records, data, strict=True) if same == data[-1]]
-        parts[name] = PARTS[name](records[-1].probe, _notes(used), entries_of(used))
+        kind = Frontier if searched and name == "optimum" else PARTS[name]
+        parts[name] = kind(records[-1].probe, _notes(used), entries_of(used))
     return Audit(**parts, missing=missing)
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import ClassVar
 
-from learnscope.quantities import bits, cost, outputs, robustness
+from learnscope.quantities import Quantities, bits, cost, outputs, robustness
 from learnscope.reading.audit_numbers import CountOf, Entry, Label, Number, NumberOf, Part
 
 
@@ -225,7 +226,7 @@ def _dominates(other: Configuration, item: Configuration, measure: str) -> bool:
 
 
 class Optimum(Tried):
-    quantities = bits.BitOptimum
+    quantities: ClassVar[type[Quantities]] = bits.BitOptimum
     mixed_wins = NumberOf(bits.BitOptimum.mixed_wins)
 
     @property

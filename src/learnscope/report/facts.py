@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from learnscope.quantities.bits import BitOptimum, BitSensitivity, BitWidths
+from learnscope.quantities import Quantities
+from learnscope.quantities.bits import BitFrontier, BitOptimum, BitSensitivity, BitWidths
 from learnscope.quantities.cost import ExportedSpeed, InferenceSpeed, LayerTimes, MemoryUse
 from learnscope.quantities.gradients import GradientFlow
 from learnscope.quantities.outputs import BatchStats, Holdout, Loss, Performance
@@ -19,10 +20,12 @@ from learnscope.store.reader import RunReader
 WATCHED = (GradientFlow, ParameterChange, Loss, LearningRate, Holdout, BatchStats)
 """Probes that most trainings are watched with: those that a run lacks are named in its report."""
 AUDITED = (
-    Performance, MemoryUse, InferenceSpeed, LayerTimes, BitSensitivity, BitWidths, BitOptimum, ExportedSpeed, Attacks,
+    Performance, MemoryUse, InferenceSpeed, LayerTimes, BitSensitivity, BitFrontier, ExportedSpeed, Attacks,
     NoiseRobustness, InputPerturbation, BitRobustness,
 )  # fmt: skip
 """The same for finished models."""
+STOOD_FOR: dict[type[Quantities], tuple[type[Quantities], ...]] = {BitFrontier: (BitOptimum, BitWidths)}
+"""Probes that measure a part of what another does: with one of them, the other is not missing."""
 
 
 def watched(reader: RunReader) -> list[tuple[str, str]]:
@@ -154,7 +157,10 @@ def _at_least(value: float, least: float, unit: str = "") -> str:
 def not_recorded(reader: RunReader) -> list[tuple[str, str]]:
     """Probes whose numbers this run does not have, and what they would add."""
     probes = AUDITED if reader.manifest.get("source") == "audit" else WATCHED
-    missing = [(probe.probe, probe.records) for probe in probes if not labels_of(reader, probe)]
+    measured = {
+        probe for probe in probes if any(labels_of(reader, each) for each in (probe, *STOOD_FOR.get(probe, ())))
+    }
+    missing = [(probe.probe, probe.records) for probe in probes if probe not in measured]
     if labels_of(reader, Loss) and not len(series(reader, Loss.loss)):
         missing.append((Loss.probe, "the training loss under the name `loss`: other names were logged"))
     return missing

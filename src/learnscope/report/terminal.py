@@ -44,6 +44,16 @@ def print_findings(
         _print(console, Text(str(more), style="dim"), 0)
 
 
+def print_verdict(lines: Sequence[tuple[str, str]], console: Console) -> None:
+    """A line for each answer, with what it is about in front; long ones go on under themselves."""
+    wide = max((len(label) for label, _ in lines), default=0)
+    for label, said in lines:
+        wrapped = _wrapped(Text(" ".join(visible(said).split())), max(console.width - wide - 2, 20))
+        for number, part in enumerate(wrapped):
+            console.print(Text.assemble((f"{label if not number else '':{wide}}  ", "bold"), part))
+    console.print()
+
+
 def _print_finding(finding: Finding, console: Console, *, short: bool) -> bool:
     """Whether something of it was left out."""
     title, detail, advice = (" ".join(visible(t).split()) for t in (finding.title, finding.detail, finding.advice))

@@ -13,9 +13,8 @@ from learnscope.model.sharded import refuse_sharded
 from learnscope.model.weights.checkpoint import load_into, preserve_weights, read_weights
 from learnscope.model.weights.snapshot import Snapshot
 from learnscope.options import explain_options
-from learnscope.probes.bits.bit_optimum import BitOptimum
+from learnscope.probes.bits.bit_frontier import ALONE, BitFrontier
 from learnscope.probes.bits.bit_sensitivity import BitSensitivity
-from learnscope.probes.bits.bit_widths import BitWidths
 from learnscope.probes.cost.exported_speed import ExportedSpeed
 from learnscope.probes.cost.inference_speed import InferenceSpeed
 from learnscope.probes.cost.layer_times import LayerTimes
@@ -110,7 +109,8 @@ def audit(
 def _audit_probes(provides: set[str]) -> list[Probe]:
     """Probes for finished models rather than for models in training."""
     candidates: list[Probe] = [
-        Performance(), MemoryUse(), InferenceSpeed(), LayerTimes(), BitSensitivity(), BitWidths(), BitOptimum(),
-        ExportedSpeed(), Attacks(), NoiseRobustness(), InputPerturbation(), BitRobustness(),
+        Performance(), MemoryUse(), InferenceSpeed(), LayerTimes(),
+        BitSensitivity(bits=ALONE, embeddings=True), BitFrontier(), ExportedSpeed(), Attacks(),
+        NoiseRobustness(), InputPerturbation(), BitRobustness(),
     ]  # fmt: skip
     return [probe for probe in candidates if probe.needs <= provides]

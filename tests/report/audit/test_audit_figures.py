@@ -167,7 +167,7 @@ def test_the_dashboard_of_a_whole_audit_and_of_one_part(deep: AuditRun) -> None:
         "66.7 tokens/s",
         "decode, batch 1",
         "497 MB",
-        "4.4 bits",
+        "12.7 bits a weight",
         "0.23",
         "Real time: no",
         "Edge: no",

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from learnscope.findings import analysis, not_an_audit
-from learnscope.reading.audit import Audit, read_audit
+from learnscope.findings.bits.frontier import MEASURES, frontier_findings
+from learnscope.reading.audit import Audit, Frontier, read_audit
 from learnscope.reading.audit_numbers import NONE, evidence, interval_text, size, widths
 from learnscope.reading.audit_parts import Configuration, Configurations, Optimum, Sensitivity, Tried
 from learnscope.reading.cuts import Cuts
@@ -13,22 +14,23 @@ from learnscope.reading.words import count, listed, num, percent
 from learnscope.record import Evidence, Finding, nonfinite
 from learnscope.store.reader import RunReader
 
-MEASURES = {"kl": "mean KL", "mse": "mean squared error"}
-NOTABLE = 1.05
-"""A ratio of medians nearer to 1 than this is called the same."""
+STANDS_OUT = 2.0
+"""A unit is named if it is so many times as sensitive as the median unit: one is always the most sensitive."""
 
 
 @analysis(place=180, check="bit widths (audit)", unless=not_an_audit)
 def audit_bits(reader: RunReader, cuts: Cuts) -> list[Finding]:
     audit = read_audit(reader)
     found: list[Finding | None] = []
-    if audit.optimum is not None:
-        found += [recommended(audit.optimum), mixed_or_uniform(audit.optimum)]
-    if audit.configurations is not None:
-        every = audit.configurations
-        found += [smallest_near(every, cuts), frontier(every, cuts), not_finite(every, cuts), not_additive(every, cuts)]
-    if audit.sensitivity is not None:
-        found.append(sensitive(audit.sensitivity, cuts))
+    part, every = audit.optimum, audit.configurations
+    if isinstance(part, Frontier):
+        found += frontier_findings(part, cuts)
+    elif part is not None:
+        found += [recommended(part), mixed_or_uniform(part)]
+    if every is not None and not (isinstance(part, Frontier) and every.probe == part.probe):
+        found += [smallest_near(every, cuts), frontier(every, cuts), not_additive(every, cuts)]
+    found += [not_finite(every, cuts)] if every is not None else []
+    found += [sensitive(audit.sensitivity, cuts)] if audit.sensitivity is not None else []
     return [finding for finding in found if finding is not None]
 
 
@@ -111,6 +113,9 @@ def mixed_or_uniform(part: Optimum) -> Finding | None:
     if not fitting and wins:
         return None
     best = chosen or min(fitting or rivals, key=lambda item: item[measure].value or 0.0)
+    bits = part.notes.get("bits") or {}
+    if bits and bits.get(mixed.name) == bits.get(best.name):
+        return None  # the best mix is that width
     unsure = part.notes.get("verdict_reason")
     sizes = ["n/a" if (n := item["packed_bytes"].value) is None else size(n) for item in (mixed, best)]
     return Finding(
@@ -244,6 +249,8 @@ def sensitive(part: Sensitivity, cuts: Cuts) -> Finding | None:
     else:
         return None
     ordered = sorted(costs, key=lambda name: -costs[name])
+    if np.median([*costs.values()]) * STANDS_OUT > costs[ordered[0]]:
+        return None
     most, least, median, total = ordered[0], ordered[-1], float(np.median([*costs.values()])), sum(costs.values())
     sums: dict[str, float] = {}
     for unit in part.units:

@@ -109,6 +109,8 @@ def described(
     about = asdict(scheme) | {"scale_dtype": str(scheme.scale_dtype).removeprefix("torch.")}
     if not scheme.input_scales:  # files without them are read by earlier versions too
         del about["input_scales"]
+    if scheme.half == Scheme().half:
+        del about["half"]
     return {"scheme": about, "bits": dict(chosen), "tensors": table}
 
 

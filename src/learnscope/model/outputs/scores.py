@@ -171,7 +171,7 @@ def _summed(model: nn.Module, task: Task, base: Baseline, parts: Sequence[_Compa
         "regression": first.regression,
         "single": logits[:1].numel() == 1,
         "tokens": is_cross_entropy(task) and "right" in sums and predicts_tokens(model, classes),
-        "sums": {name: values.tolist() for name, values in sums.items() if name != "right"},
+        "sums": {name: values.tolist() for name, values in sums.items()},
     }
 
 
@@ -244,7 +244,10 @@ def on_part(scores: Mapping[str, Any], places: Sequence[int]) -> dict[str, Any]:
     """
     sums = {name: [values[place] for place in places] for name, values in scores["sums"].items()}
     positions = math.fsum(sums["positions"])
-    means = {name: math.fsum(values) / positions for name, values in sums.items() if name != "positions"}
+    means: dict[str, float | None] = {
+        name: math.fsum(values) / positions for name, values in sums.items() if name != "positions"
+    }
+    means["accuracy"] = means.pop("right", None)
     kinds = {name: scores[name] for name in ("regression", "single", "tokens", "rerun") if name in scores}
     return {**kinds, **means, "positions": int(positions), "sums": sums}
 

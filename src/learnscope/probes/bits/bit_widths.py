@@ -8,7 +8,7 @@ from typing import Any
 from learnscope.core.moment import Moment
 from learnscope.model.bits.mixes import Mixes, default_mixes
 from learnscope.model.bits.quantise import checked_widths, from_layers
-from learnscope.model.bits.quantised_units import Unit
+from learnscope.model.bits.quantised_units import Unit, find_units
 from learnscope.probes.bits.columns import Configuration, configuration_table, frontier
 from learnscope.probes.bits.quantising import BitProbe, additivity, judged_by
 from learnscope.probes.outputs.columns import with_cosine_reasons
@@ -51,6 +51,15 @@ class BitWidths(BitProbe):
             raise ValueError(
                 f"BitWidths: {ORIGINAL!r} is the model as it is stored; give the configuration another name"
             )
+
+    def units(self, moment: Moment) -> list[Unit]:
+        """With embeddings and head also where a configuration names one of them."""
+        units = super().units(moment)
+        named = {name for bits in (self.configurations or {}).values() if isinstance(bits, Mapping) for name in bits}
+        if self.embeddings or named <= {unit.name for unit in units}:
+            return units
+        every = moment.once(("units", True), lambda: find_units(moment.model, embeddings=True))
+        return every if named <= {unit.name for unit in every} else units
 
     def open(self, moment: Moment) -> None:
         if self.configurations is not None:

@@ -8,13 +8,15 @@ from functools import partial
 from itertools import chain
 from typing import Any, Literal
 
+import torch
+
 from learnscope.core.moment import Moment
 from learnscope.core.probe import At, Probe
 from learnscope.core.remembered import is_remembered
 from learnscope.model.bits.copies import QuantisedCopies
 from learnscope.model.bits.ledger import Ledger, ledger
 from learnscope.model.bits.mixes import uniform
-from learnscope.model.bits.quantise import checked_widths, quantised, quantised_weights, with_weights
+from learnscope.model.bits.quantise import checked_widths, is_switchable, quantised, quantised_weights, with_weights
 from learnscope.model.bits.quantised_units import Unit, find_units
 from learnscope.model.bits.sensitivities import Sensitivities
 from learnscope.model.outputs.repeated import Change
@@ -34,6 +36,8 @@ from learnscope.tensor.bits.quantize import WHOLE_BITS, Granularity, QuantiseErr
 
 Half = Literal["all", "search", "held out"]
 """Which examples: all, every other one from the first on, or those between."""
+METHODS = ("rtn",)
+"""Ways to round weights, see `BitProbe.copies`."""
 
 
 class BitProbe(Probe):
@@ -56,6 +60,10 @@ class BitProbe(Probe):
     """Whether embeddings, heads and other weights outside of blocks are units too."""
     activation_bits: int | None = None
     """Bits of the inputs of quantised modules, each token by its own range; None: as they are."""
+    scales: Literal["float32", "float16"] = "float32"
+    """How scales are stored: with small groups they are a good part of the bytes."""
+    method: str = "rtn"
+    """How weights are rounded: "rtn", each to the nearest number of its scale."""
 
     needs = frozenset({"holdout"})
 
@@ -65,6 +73,8 @@ class BitProbe(Probe):
         name, activations = type(self).__name__, self.activation_bits
         if activations is not None and not (is_whole(activations) and activations in WHOLE_BITS):
             raise ValueError(f"{name}(activation_bits={activations!r}): 2 to 8, or None for activations as they are")
+        if self.method not in METHODS:
+            raise ValueError(f"{name}(method={self.method!r}): {', '.join(map(repr, METHODS))} is possible")
         if isinstance(self.bits, str) or not isinstance(self.bits, Sequence) or not self.bits:
             raise ValueError(f"{name}(bits={self.bits!r}): one or more of 2 to 8 and 16 are needed")
         try:
@@ -78,7 +88,10 @@ class BitProbe(Probe):
             )
 
     def scheme(self) -> Scheme:
-        return Scheme(symmetric=self.symmetric, granularity=self.granularity, group_size=self.group_size)
+        return Scheme(
+            symmetric=self.symmetric, granularity=self.granularity, group_size=self.group_size,
+            scale_dtype=getattr(torch, self.scales),
+        )  # fmt: skip
 
     def widths(self) -> list[int]:
         """The bits from high to low, each once."""
@@ -91,6 +104,10 @@ class BitProbe(Probe):
             scheme["group_size"] = self.group_size
         if self.activation_bits is not None:
             scheme["activation_bits"] = self.activation_bits
+        if self.scales != "float32":
+            scheme["scales"] = self.scales
+        if self.method != "rtn":
+            scheme["method"] = self.method
         return scheme
 
     def notes(self, scores: Mapping[str, Any]) -> dict[str, Any]:
@@ -107,8 +124,8 @@ class BitProbe(Probe):
         return notes
 
     def units(self, moment: Moment) -> list[Unit]:
-        key = ("units", self.embeddings)
-        return moment.once(key, lambda: find_units(moment.model, embeddings=self.embeddings))
+        embeddings = self.embeddings and not is_switchable(moment.model)  # which sets the bits of its layers alone
+        return moment.once(("units", embeddings), lambda: find_units(moment.model, embeddings=embeddings))
 
     def ledger(self, moment: Moment, bits: Mapping[str, int]) -> Ledger:
         return ledger(moment.model, bits, self.scheme(), self.units(moment))
@@ -132,7 +149,7 @@ class BitProbe(Probe):
     def _key(self, bits: Mapping[str, int], half: Half) -> dict[str, Any]:
         """Of a result in the cache."""
         examples = [self.examples, half]
-        return {"what": "quantised variant 3", "bits": bits, "scheme": self.described(), "examples": examples}
+        return {"what": "quantised variant 4", "bits": bits, "scheme": self.described(), "examples": examples}
 
     def _run(
         self, moment: Moment, bits: Mapping[str, int], half: Half, coming: Sequence[Mapping[str, int]]
@@ -146,12 +163,20 @@ class BitProbe(Probe):
         asked = tuple(bits.items())
         if asked not in done:
             group = self._group(moment, known, [bits, *coming], half)
-            kept = ("quantised copies", *self.measured_key())
-            copies = moment.once(kept, lambda: QuantisedCopies(model, self.scheme()))
+            copies = self.copies(moment)
             # under the session's guard: another for each of many variants would take as long as their passes
             with moment.sealing():
                 done |= self._scored(moment, known, group, copies)
         return done.pop(asked)
+
+    def copies(self, moment: Moment) -> QuantisedCopies:
+        """The weights as this method rounds them, made once for all variants of the moment."""
+        kept = ("quantised copies", *self.measured_key())
+        return moment.once(kept, lambda: QuantisedCopies(moment.model, self.scheme()))
+
+    def release(self, moment: Moment) -> None:
+        """Free the copies, which take as much memory as the model, where no other variant needs them soon."""
+        moment.cache.pop(("quantised copies", *self.measured_key()), None)
 
     def _group(
         self, moment: Moment, known: Baseline, variants: Sequence[Mapping[str, int]], half: Half

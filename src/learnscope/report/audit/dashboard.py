@@ -9,7 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from learnscope.findings import findings_of
-from learnscope.findings.bits.bit_widths import MEASURES, recommended_configuration
+from learnscope.findings.bits.bit_widths import recommended_configuration
+from learnscope.findings.bits.frontier import MEASURES
 from learnscope.findings.cost.deployment import audit_deployment
 from learnscope.findings.robustness.robustness import within
 from learnscope.reading.audit import PARTS, Audit, read_audit
@@ -17,7 +18,8 @@ from learnscope.reading.audit_numbers import NONE, Number, ends_text, signed, si
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.words import capital, num
 from learnscope.report.audit.marks import LIMIT, message, tile, values, without_stem
-from learnscope.report.bits.configurations import BITS, cost_over_bits
+from learnscope.report.audit.verdict import VERDICTS
+from learnscope.report.bits.configurations import bits_axis, cost_over_bits
 from learnscope.report.cost.speed import throughput
 from learnscope.report.heatmap import shorten
 from learnscope.report.layout import INK, QUIET, head, new_figure
@@ -26,8 +28,6 @@ from learnscope.report.style import COLOURS, finish, plain
 from learnscope.store.reader import RunReader
 
 GOOD = "#1B7837"
-VERDICTS = {"Suits": "yes", "Does": "no", "Not": "not judged", "Whether": "cannot be told"}
-"""Short forms of the verdicts on scenarios, by their first words."""
 Tile = tuple[str, str, str, str]
 """Label, value, more facts, colour."""
 
@@ -111,11 +111,11 @@ def _bits(audit: Audit, cuts: Cuts) -> Tile:  # noqa: ARG001 (judged by no cut)
     best = recommended_configuration(audit)
     if best is None:
         return "Recommended bit widths", "n/a", _why(audit, "optimum"), QUIET
-    packed, bits, change = best["packed_bytes"].value, best["block_bits"].value, best["loss_change"]
+    packed, bits, change = best["packed_bytes"].value, best["model_bits"].value, best["loss_change"]
     loss = "" if change.value is None else f"; loss {signed(change.value)}"
     if loss and (ends := ends_text(change, signed)):
         loss += f" ({shorten(ends, 32)})"
-    label, value = f"Recommended: {shorten(best.name, 24)}, in blocks", f"{num(bits)} bits" if bits is not None else ""
+    label, value = f"Recommended: {shorten(best.name, 24)}", f"{num(bits)} bits a weight" if bits is not None else ""
     return label, value or best.name, f"{size(packed) if packed is not None else 'size n/a'}{loss}", INK
 
 
@@ -144,7 +144,7 @@ def _plot_bits(axes: Axes, audit: Audit, cuts: Cuts) -> bool:
     if part is None or not any((item[part.judged_by].value or 0) > 0 for item in part.items):
         return False
     cost_over_bits(axes, part, cuts, numbers=False)
-    finish(axes, BITS, MEASURES[part.judged_by], size=10)
+    finish(axes, bits_axis(part.items)[1], MEASURES[part.judged_by], size=10)
     return True
 
 

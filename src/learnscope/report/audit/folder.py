@@ -22,6 +22,7 @@ from learnscope.reading.words import capital
 from learnscope.record import Finding, plain_json
 from learnscope.report.audit.panels import FIGURES, AuditFigure
 from learnscope.report.audit.summary import summary_text
+from learnscope.report.audit.verdict import verdict
 from learnscope.report.layout import save
 from learnscope.report.markdown import escape, findings_text
 from learnscope.store.files import write_json, write_text
@@ -60,7 +61,9 @@ def write_audit(
     drawn, absent = _plots(run, audit, cuts, target / "plots")
     paths = [target / file for file in ("analysis_results.json", "summary_report.md", "insights.md")]
     write_json(paths[0], _results(run, audit, findings, cuts, name, about))
-    write_text(paths[1], summary_text(audit, run.manifest, name=name, about=about, drawn=drawn, absent=absent))
+    said = verdict(run, cuts)
+    summary = summary_text(audit, run.manifest, name=name, about=about, drawn=drawn, absent=absent, verdict=said)
+    write_text(paths[1], summary)
     write_text(paths[2], _insights(run, audit, findings, cuts, name))
     return paths + [target / "plots" / figure.panel.file for figure in drawn]
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from learnscope.findings.bits.bit_widths import MEASURES, recommended_configuration, unseen
+from learnscope.findings.bits.bit_widths import recommended_configuration, unseen
+from learnscope.findings.bits.frontier import MEASURES, described, searched
 from learnscope.findings.robustness.robustness import worst_attack
-from learnscope.reading.audit import PARTS, Audit
+from learnscope.reading.audit import PARTS, Audit, Frontier
 from learnscope.reading.audit_numbers import (
     DISTURBED,
     OWN_SAMPLES,
@@ -32,13 +33,14 @@ MOST = 40
 
 def summary_text(
     audit: Audit, manifest: Mapping[str, Any], *, name: str, about: Mapping[str, Any],
-    drawn: Sequence[AuditFigure], absent: Mapping[str, str],
+    drawn: Sequence[AuditFigure], absent: Mapping[str, str], verdict: Sequence[tuple[str, str]] = (),
 ) -> str:  # fmt: skip
     ran = len(PARTS) - len(audit.missing)
     parts = [
         f"# Audit of {escape(name)}",
         f"{ran} of {len(PARTS)} parts ran. Intervals are of 95 %; n is how many examples, passes or seeds a number "
         "rests on.",
+        *(["## Verdict", table(("", ""), [(label, text) for label, text in verdict])] if verdict else []),
         "## Model configuration", *_configuration(manifest, about),
         "## Key performance metrics", *_section(_performance(audit), audit, ("quality", "speed", "memory", "layers")),
         "## Optimal bit-width configuration", *_rests_on(audit.optimum), *_bits(audit),
@@ -167,6 +169,9 @@ def _bits(audit: Audit) -> list[str]:
             row("bits a weight in the whole model", best["model_bits"], None),
         ]  # fmt: skip
         out += [f"Recommended: **{escape(best.name)}**, judged on data {unseen(part)}.", table(HEAD, rows)]
+        if isinstance(part, Frontier):
+            out.append(escape(f"{capital(described(part, best.name))}. {capital(searched(part))}."))
+            out += [escape(f"Not tried: {name}: {why}.") for name, why in part.notes.get("left_out", {}).items()]
         units: dict[int, list[str]] = {}
         for unit, width in part.recommended.items():
             units.setdefault(width, []).append(f"`{unit}`")

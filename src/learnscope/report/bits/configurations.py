@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from learnscope.findings.bits.bit_widths import MEASURES
+from learnscope.findings.bits.frontier import MEASURES
 from learnscope.reading.audit import read_audit
 from learnscope.reading.audit_numbers import Number
 from learnscope.reading.audit_parts import Configuration, Tried
@@ -23,14 +23,26 @@ from learnscope.store.reader import RunReader
 
 FAMILIES = {
     "original": INK, "uniform": COLOURS[0], "mixed": COLOURS[2], "progressive": COLOURS[1], "attention": COLOURS[3],
-    "mlp": COLOURS[4], "custom": COLOURS[5], "optimal": COLOURS[2],
+    "mlp": COLOURS[4], "custom": COLOURS[5], "optimal": COLOURS[2], "half": COLOURS[1], "group": COLOURS[3],
+    "tensor": COLOURS[4], "zero point": COLOURS[4], "blocks": COLOURS[5], "activations": COLOURS[5],
 }  # fmt: skip
 SHARES = {"accuracy": "accuracy", "top1_agree": "same top prediction, share", "cosine": "cosine of the outputs"}
 NUMBERED = 12
 """Configurations on the frontier up to which each is named on the scatter plot."""
 MOST = 40
 """Configurations that are drawn as rows; of more, those on the frontier and the best of the others."""
-BITS = "bits a weight, whole model"
+BITS = {"model_bits": "bits a weight, whole model", "block_bits": "bits a weight, in blocks"}
+WIDE = 1.5
+"""Where the bits of the whole model span less, weights outside of blocks are most of them and hide the differences."""
+
+
+def bits_axis(items: Sequence[Configuration]) -> tuple[str, str]:
+    """What is drawn along the bits, and its label: those of the blocks where most of the rest is not quantised."""
+    for name, label in BITS.items():
+        bits = [value for item in items if item.name != "original" and (value := item[name].value) is not None]
+        if bits and max(bits) >= WIDE * min(bits):
+            return name, label
+    return next(iter(BITS.items()))
 
 
 def _colour(item: Configuration) -> str:
@@ -134,18 +146,19 @@ def accuracy_figure(reader: RunReader, cuts: Cuts | None = None) -> Figure | Non
     audit, cuts = read_audit(reader), cuts or Cuts()
     part = audit.configurations or audit.optimum
     items = [] if part is None else [item for item in part.items if item["model_bits"].value is not None]
+    axis, label = bits_axis(items)
     share = next((name for name in SHARES if any(item[name].value is not None for item in items)), None)
     if part is None or share is None:
         return None
     figure = new_figure(4.9)
     left, right = figure.subplots(1, 2)
     numbered = _frontier(items)
-    _points(left, items, share)
-    _number(left, numbered, share)
+    _points(left, items, (axis, share))
+    _number(left, numbered, (axis, share))
     guides(left, "both")
-    finish(left, BITS, SHARES[share], size=10)
+    finish(left, label, SHARES[share], size=10)
     cost_over_bits(right, part, cuts)
-    finish(right, BITS, MEASURES[part.judged_by], size=10)
+    finish(right, label, MEASURES[part.judged_by], size=10)
     handles = _families(items) + right.get_legend_handles_labels()[0]
     if len(numbered) <= NUMBERED:
         handles += [Line2D([], [], ls="", marker=f"${place}$", color=INK, label=shorten(item.name, 24))
@@ -159,11 +172,12 @@ def accuracy_figure(reader: RunReader, cuts: Cuts | None = None) -> Figure | Non
 def cost_over_bits(axes: Axes, part: Tried, cuts: Cuts, *, numbers: bool = True) -> None:
     """How far outputs are off, on a logarithmic scale, which has no place for 0."""
     measure = part.judged_by
-    shown = [item for item in part.items if _or_zero(item[measure]) > 0 and item["model_bits"].value is not None]
-    _points(axes, shown, measure, 1e-12)
+    axis, _ = bits_axis(part.items)
+    shown = [item for item in part.items if _or_zero(item[measure]) > 0 and item[axis].value is not None]
+    _points(axes, shown, (axis, measure), 1e-12)
     # a configuration that is not shown keeps its number
     placed = [item if item in shown else Configuration(family=item.family) for item in _frontier(part.items)]
-    _number(axes, placed, measure, numbers=numbers)
+    _number(axes, placed, (axis, measure), numbers=numbers)
     most = [cuts.audit_kl] if measure == "kl" else []
     for value in most:
         limit(axes, value, f"KL {num(value)}", across=True)
@@ -177,16 +191,16 @@ def _frontier(items: Sequence[Configuration]) -> list[Configuration]:
     return sorted([item for item in items if _on_frontier(item)], key=lambda item: -_or_zero(item["model_bits"]))
 
 
-def _points(axes: Axes, items: Sequence[Configuration], name: str, least: float = -np.inf) -> None:
+def _points(axes: Axes, items: Sequence[Configuration], along: tuple[str, str], least: float = -np.inf) -> None:
     for item in items:
-        (x, y), ([low], [high]), colour = _at(item, name), ends([item[name]]), _colour(item)
+        (x, y), ([low], [high]), colour = _at(item, along), ends([item[along[1]]]), _colour(item)
         axes.plot([x, x], [max(low, least), high], color=colour, lw=1.4)
         axes.plot(x, y, "o", color=colour, mfc="white", ms=6, zorder=2 if _on_frontier(item) else 5)
 
 
-def _number(axes: Axes, numbered: Sequence[Configuration], name: str, *, numbers: bool = True) -> None:
+def _number(axes: Axes, numbered: Sequence[Configuration], along: tuple[str, str], *, numbers: bool = True) -> None:
     """The frontier as a line, its points as numbers that the legend names."""
-    points = {place: (_at(item, name), _colour(item)) for place, item in enumerate(numbered, 1)}
+    points = {place: (_at(item, along), _colour(item)) for place, item in enumerate(numbered, 1)}
     points = {place: point for place, point in points.items() if np.isfinite(point[0]).all()}
     axes.plot(*np.array([at for at, _ in points.values()]).reshape(-1, 2).T, "-", color=QUIET, lw=1, zorder=1)
     for place, (at, colour) in points.items():
@@ -195,6 +209,6 @@ def _number(axes: Axes, numbered: Sequence[Configuration], name: str, *, numbers
         axes.annotate(text, at, ha="center", va="center", fontsize=8, color="white", fontweight="bold", zorder=4)
 
 
-def _at(item: Configuration, name: str) -> tuple[float, float]:
-    x, y = values([item["model_bits"], item[name]])
+def _at(item: Configuration, along: tuple[str, str]) -> tuple[float, float]:
+    x, y = values([item[name] for name in along])
     return float(x), float(y)

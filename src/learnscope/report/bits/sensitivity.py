@@ -14,7 +14,7 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from learnscope.findings.bits.bit_widths import MEASURES
+from learnscope.findings.bits.frontier import MEASURES
 from learnscope.reading.audit import read_audit
 from learnscope.reading.audit_numbers import NONE
 from learnscope.reading.audit_parts import Unit

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from learnscope.findings.bits.bit_widths import MEASURES, damage, recommended_configuration
+from learnscope.findings.bits.bit_widths import damage, recommended_configuration
+from learnscope.findings.bits.frontier import MEASURES
 from learnscope.quantities.bits import BitSensitivity
 from learnscope.reading.audit import Audit, read_audit
 from learnscope.reading.audit_numbers import DISTURBED, Entry, Number, at_level, duration, ends_text, on_examples, size

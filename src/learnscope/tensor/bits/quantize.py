@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.nn import functional
 
 Granularity = Literal["tensor", "channel", "group"]
+Half = Literal["float16", "bfloat16"]
 WHOLE_BITS = range(2, 9)
 """Bits with which weights become integers with a scale."""
 HALF_BITS = 16
@@ -33,8 +34,8 @@ class QuantiseError(ValueError):
 class Scheme:
     """How weights become integers.
 
-    >>> Scheme(granularity="group", group_size=32)
-    Scheme(symmetric=None, granularity='group', group_size=32, scale_dtype=torch.float32, input_scales=False)
+    >>> Scheme(granularity="group", group_size=32).scale_shape(2, 96)
+    (2, 3)
     """
 
     symmetric: bool | None = None
@@ -47,12 +48,16 @@ class Scheme:
     """Of the stored scales. Weights are quantised with the scale as it is stored."""
     input_scales: bool = False
     """Whether a weight is stored with a factor for every input feature too, as AWQ needs it."""
+    half: Half = "float16"
+    """What 16 bits are, for a weight that is stored in more."""
 
     def __post_init__(self) -> None:
         if self.granularity not in get_args(Granularity):
             raise QuantiseError(f"granularity={self.granularity!r}: 'tensor', 'channel' or 'group' is needed")
         if isinstance(self.group_size, bool) or not isinstance(self.group_size, int) or self.group_size < 1:
             raise QuantiseError(f"group_size={self.group_size!r}: a whole number of input features from 1 is needed")
+        if self.half not in get_args(Half):
+            raise QuantiseError(f"half={self.half!r}: 'float16' or 'bfloat16' is needed")
         if self.symmetric not in (None, True, False):
             raise QuantiseError(f"symmetric={self.symmetric!r}: True, False or None (by the bits) is needed")
         if not (isinstance(self.scale_dtype, torch.dtype) and self.scale_dtype.is_floating_point):
@@ -113,7 +118,7 @@ def quantize(weight: Tensor, bits: int, scheme: Scheme | None = None) -> Quantis
         raise QuantiseError(f"bits={bits}: with more than 16 a weight stays as it is, there is nothing to quantise")
     matrix = checked_matrix(weight)
     if bits == HALF_BITS:
-        return Quantised(matrix.to(_half_dtype(matrix)), None, None, bits, scheme, weight.dtype)
+        return Quantised(matrix.to(_half_dtype(matrix, scheme)), None, None, bits, scheme, weight.dtype)
     return as_codes(*_levels(matrix, bits, scheme), matrix, bits, scheme)
 
 
@@ -159,14 +164,16 @@ def fake_quantize(weight: Tensor, bits: int | None, scheme: Scheme | None = None
     if not matrix.numel():
         return matrix.clone()
     if bits == HALF_BITS:
-        return matrix.to(_half_dtype(matrix)).to(weight.dtype).clone()
+        return matrix.to(_half_dtype(matrix, scheme or Scheme())).to(weight.dtype).clone()
     return ungrouped(restored(*_levels(matrix, bits, scheme or Scheme())), matrix).to(weight.dtype)
 
 
-def _half_dtype(matrix: Tensor) -> torch.dtype:
-    """The 16-bit dtype for this weight: float16; bfloat16 if it already is, or has entries beyond float16's range."""
+def _half_dtype(matrix: Tensor, scheme: Scheme) -> torch.dtype:
+    """The 16-bit dtype for this weight: its own, or the scheme's; bfloat16 for entries beyond float16's range."""
     if matrix.dtype in (torch.float16, torch.bfloat16):
         return matrix.dtype
+    if scheme.half == "bfloat16":
+        return torch.bfloat16
     fits = not matrix.numel() or bool(matrix.abs().amax().to(torch.float16).isfinite())
     return torch.float16 if fits else torch.bfloat16
 

@@ -1,0 +1,246 @@
+"""The search over bit widths and ways of rounding, from coarse to fine, on one half of the examples."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from learnscope.core.moment import Moment
+from learnscope.model.bits.mixes import Mix, uniform
+from learnscope.model.bits.quantise import is_switchable
+from learnscope.model.bits.sensitivities import Sensitivities
+from learnscope.probes.bits.candidates import (
+    Candidate,
+    Family,
+    Quantiser,
+    distinct_groups,
+    evenly,
+    halves,
+    outside_blocks,
+    suffix,
+)
+from learnscope.probes.bits.quantising import judged_by
+from learnscope.probes.bits.tolerance import Tolerance
+from learnscope.tensor.bits.allocation import NoAllocation
+from learnscope.tensor.bits.frontier import at_widths, crossing
+from learnscope.tensor.bits.quantize import HALF_BITS, WHOLE_BITS, QuantiseError
+
+COARSE = (8, 6, 5, 4, 3, 2)
+"""Widths that are tried first."""
+SHARES = (1.0, 1 / 4, 1 / 16, 1 / 64)
+"""Of the damage up to which the loss is kept: the mixes that are tried."""
+HOPELESS = 2.0
+"""Not tried on held-out examples: what another candidate of at most its bytes does this much less damage than."""
+ACTIVATIONS = 8
+
+
+@dataclass
+class Search:
+    """Candidates that were tried on the half to search on, with their scores there."""
+
+    moment: Moment
+    base: Quantiser
+    """The way in which single units were measured."""
+    ways: Mapping[str, Any]
+    """Options that all ways share."""
+    widths: Sequence[int]
+    free: bool
+    """Whether granularity and zero points are searched too."""
+    tolerance: Tolerance
+    alone: Sensitivities
+    tried: dict[str, Candidate] = field(default_factory=dict)
+    scores: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
+    same: dict[str, str] = field(default_factory=dict)
+    """Names of mixes that turned out to be another candidate."""
+
+    def __post_init__(self) -> None:
+        self.units = self.base.units(self.moment)
+        self.original = self.base.variant(self.moment, {}, "search")
+        self.damage_name = judged_by(self.original)
+        self.switchable = is_switchable(self.moment.model)  # it rounds by rules of its own
+        self.whole = [width for width in self.widths if width in WHOLE_BITS]
+
+    def run(self, *, max_bytes: int | None, max_kl: float | None) -> None:
+        """Try what could be worth recommending: first the widths, then ways to round near the width that is needed,
+        then mixes of widths in the best of these ways, last activations."""
+        for candidate in halves(self.units, dict(self.ways)) if not self.switchable else ():
+            self.attempt(candidate)
+        coarse = [width for width in self.whole if width in COARSE] or self.whole
+        for width in coarse:
+            self.attempt(evenly(self.units, width, self.base))
+        needed = self._needed()
+        between = [width for width in self.whole if width not in coarse and abs(width - needed) <= 1]
+        for width in between:
+            self.attempt(evenly(self.units, width, self.base))
+        needed = self._needed()
+        self._blocks_alone(needed)
+        if self.free:
+            self._other_ways(needed)
+        self._mixes(self._best_ways(needed), max_bytes, max_kl)
+        if self.base.activation_bits is None and not self.switchable:
+            self._activations(needed)
+
+    def attempt(self, candidate: Candidate) -> Mapping[str, Any] | None:
+        """The scores of a candidate; None, with the reason in `left_out`, for one that cannot be made."""
+        for other in self.tried.values():
+            if other.key() == candidate.key():
+                if other.name != candidate.name:
+                    self.same[candidate.name] = other.name
+                return self.scores[other.name]
+        try:
+            scores = candidate.way.variant(self.moment, candidate.bits, "search")
+        except QuantiseError as error:
+            self.left_out[candidate.name] = str(error)
+            return None
+        finally:
+            if candidate.way.measured_key() != self.base.measured_key():
+                candidate.way.release(self.moment)
+        self.tried[candidate.name], self.scores[candidate.name] = candidate, scores
+        return scores
+
+    def damage(self, name: str) -> float:
+        return float(self.scores[name][self.damage_name])
+
+    def hopeless(self) -> dict[str, str]:
+        """Refinements that another candidate is far better than, on these examples, in no more bytes."""
+        sizes = {name: candidate.packed_bytes(self.moment) for name, candidate in self.tried.items()}
+        found: dict[str, str] = {}
+        for name, candidate in self.tried.items():
+            plain = candidate.family in ("half", "uniform", "activations", "blocks")
+            better = [
+                other
+                for other in self.tried
+                if sizes[other] <= sizes[name] and HOPELESS * self.damage(other) < self.damage(name)
+            ]
+            if better and not plain:
+                found[name] = min(better, key=self.damage)
+        return found
+
+    def is_near(self, name: str) -> bool:
+        return self.tolerance.is_near(self.original, self.scores[name])
+
+    def _needed(self) -> int:
+        """The fewest bits for all units within the loss; the most there are, if none is."""
+        even = {
+            candidate.bits[self.units[0].name]: name
+            for name, candidate in self.tried.items()
+            if candidate.family == "uniform"
+        }
+        inside = [width for width, name in even.items() if self.is_near(name)]
+        return min(inside, default=max(even, default=max(self.widths)))
+
+    def _narrower(self, width: int) -> int:
+        return max((bits for bits in self.whole if bits < width), default=width)
+
+    def _blocks_alone(self, width: int) -> None:
+        outside = outside_blocks(self.units)
+        if outside and len(outside) < len(self.units) and width in self.whole:
+            bits = {unit.name: width for unit in self.units if unit.name not in outside}
+            self.attempt(Candidate(f"blocks_{width}{suffix(self.base)}", "blocks", bits, self.base))
+
+    def _other_ways(self, needed: int) -> None:
+        """Other granularities one bit below what a channel's scale needs, and zero points for the best of them."""
+        width = self._narrower(needed)
+        ways = distinct_groups(self.units, self.ways)
+        for way in ways:
+            self.attempt(evenly(self.units, width, way, "group"))
+        self.attempt(evenly(self.units, max(self.whole), replace(self.base, granularity="tensor"), "tensor"))
+        if self.base.symmetric is None:
+            for way in (self.base, self._best_way(self.tried)):
+                at = needed if way == self.base else width
+                other = replace(way, symmetric=not way.scheme().is_symmetric(at))
+                self.attempt(evenly(self.units, at, other, "zero point"))
+        best = self._best_way(self.tried)
+        if best.granularity == "group":
+            for at in (needed, self._narrower(width)):
+                self.attempt(evenly(self.units, at, best, "group"))
+
+    def _merit(self, name: str) -> float:
+        """Bits a weight at which the damage would be 1, if each bit divided it by four: the lower, the better."""
+        ledger = self.tried[name].way.ledger(self.moment, self.tried[name].bits)
+        damage = self.damage(name)
+        return ledger.model_bits + 0.5 * math.log2(damage) if damage > 0 else math.inf
+
+    def _best_way(self, names: Iterable[str]) -> Quantiser:
+        families = ("uniform", "group", "zero point")
+        even = [n for n in names if self.tried[n].family in families and math.isfinite(self._merit(n))]
+        return self.tried[min(even, key=self._merit)].way if even else self.base
+
+    def _best_ways(self, needed: int) -> list[Quantiser]:
+        """The way by which single units were measured, and the best of the others near the width that is needed."""
+        near = [
+            name
+            for name, candidate in self.tried.items()
+            if candidate.family != "mixed" and abs(next(iter(candidate.bits.values())) - needed) <= 1
+        ]
+        return list(dict.fromkeys((self._best_way(near), self.base)))
+
+    def _mixes(self, ways: Sequence[Quantiser], max_bytes: int | None, max_kl: float | None) -> None:
+        if len(self.units) < 2:
+            self.left_out["mixed"] = "a mix needs two units"
+            return
+        even = [name for name, candidate in self.tried.items() if candidate.family in ("uniform", "group")]
+        limit = crossing((self.damage(name), self.is_near(name)) for name in even) if max_kl is None else max_kl
+        for number, way in enumerate(ways):
+            alone = self._alone(way)
+            ratio = self._additivity(alone, way)
+            if max_bytes is not None:
+                self._solved(alone, way, max_bytes=max_bytes)
+            if limit is None:
+                continue
+            for share in SHARES if number == 0 else SHARES[:2]:
+                scores = self._solved(alone, way, max_kl=share * limit * ratio)
+                if share == 1.0 and scores is not None:
+                    over = self.tolerance.excess(self.original, scores)
+                    if max_kl is not None:
+                        over = scores[self.damage_name] / max_kl
+                    if math.isfinite(over) and over > 0 and not 0.8 <= over <= 1:
+                        self._solved(alone, way, max_kl=0.9 * limit * ratio / min(max(over, 0.25), 8))
+
+    def _alone(self, way: Quantiser) -> Sensitivities:
+        """The damages of single units at all widths, with the sizes that this way of rounding takes."""
+        damage = {unit: at_widths(known, self.widths) for unit, known in self.alone.damage.items()}
+        ledgers = {width: way.ledger(self.moment, uniform(self.units, width)).by_unit for width in self.widths}
+        size = {unit: {width: ledgers[width][unit] for width in known} for unit, known in damage.items()}
+        return replace(self.alone, damage=damage, size=size, scheme=way.described())
+
+    def _additivity(self, alone: Sensitivities, way: Quantiser) -> float:
+        """Σ of the damages of single units by the base's way / damage of all together by this way."""
+        ratios = []
+        for name, candidate in self.tried.items():
+            width = next(iter(candidate.bits.values()))
+            if candidate.way == way and set(candidate.bits.values()) == {width} and len(candidate.bits) == len(
+                self.units
+            ):  # fmt: skip
+                single = math.fsum(known.get(width, math.nan) for known in alone.damage.values())
+                joint = self.damage(name)
+                if width in self.whole and joint > 0 and math.isfinite(single / joint):
+                    ratios.append(math.log(single / joint))
+        return math.exp(math.fsum(ratios) / len(ratios)) if ratios else 1.0
+
+    def _solved(self, alone: Sensitivities, way: Quantiser, **budget: Any) -> Mapping[str, Any] | None:
+        try:
+            bits: Mix = dict(alone.solve(**budget).choice)
+        except NoAllocation as error:
+            self.left_out[f"mixed{suffix(way)}"] = str(error)
+            return None
+        if not bits:
+            return None
+        per_weight = way.ledger(self.moment, bits).model_bits
+        candidate = Candidate(f"mixed_{per_weight:.2f}{suffix(way)}", "mixed", bits, way)
+        if candidate.name in self.tried:  # as many bits, otherwise spread
+            candidate = replace(candidate, name=f"{candidate.name}_{len(self.tried)}")
+        return self.attempt(candidate)
+
+    def _activations(self, needed: int) -> None:
+        """The same weights with activations rounded too, token by token."""
+        family: Family = "activations"
+        for width in dict.fromkeys((max(self.whole), needed)):
+            way = replace(self.base, activation_bits=ACTIVATIONS)
+            if width in self.whole and width != HALF_BITS:
+                name = f"uniform_{width}{suffix(way)}_activations_{ACTIVATIONS}"
+                if self.attempt(Candidate(name, family, uniform(self.units, width), way)) is None:
+                    return

@@ -1,0 +1,164 @@
+"""What an audit recommends of bit widths is worth following: on trained models, on data that the search never saw."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from learnscope.model.bits.packed import load_packed
+from learnscope.model.data import cut
+from learnscope.posttrain import ModelAnalyzer
+from learnscope.posttrain.session import by_scope
+from learnscope.probes.bits.bit_frontier import BitFrontier
+from learnscope.probes.bits.bit_optimum import BitOptimum
+from learnscope.tensor.bits.allocation import NoAllocation, Point
+from learnscope.tensor.bits.frontier import dominates
+from posttrain.trained import trained_gpt2, trained_llama
+
+EXAMPLES, LENGTH = 64, 24
+Found = tuple[ModelAnalyzer, Any, dict[str, Any], dict[str, Any]]
+
+
+@pytest.fixture(scope="module", params=[trained_gpt2, trained_llama])
+def found(request: pytest.FixtureRequest) -> Found:
+    """The analyzer, its data, what the whole search says, and what was advised before: blocks alone, at 4 bits."""
+    make: Callable[[], Path] = request.param
+    analyzer = ModelAnalyzer(make(), progress=False)
+    data = analyzer.data(None, split="validation", examples=EXAMPLES, length=LENGTH)
+    with torch.no_grad():
+        before = analyzer.session.measure(BitOptimum(examples=EXAMPLES), data)
+        told = analyzer.bit_width_analyzer.find_frontier(data, examples=EXAMPLES)
+    old = by_scope(before, "configuration")[before.notes["recommended_name"]]
+    return analyzer, data, told, old
+
+
+def points(told: dict[str, Any]) -> list[Point]:
+    """Everything that was measured on held-out data."""
+    return [Point(name, item["packed_bytes"], item["kl"]) for name, item in told["configurations"].items()]
+
+
+def dominated_choices(told: dict[str, Any]) -> list[tuple[str, str]]:
+    """Every answer, and what was measured that is as small and as good, and better in one of the two."""
+    measured = {point.name: point for point in points(told)}
+    chosen = {told["recommended_name"], *(choice["name"] for choice in told["choices"].values())}
+    return [(n, other.name) for n in chosen for other in measured.values() if dominates(other, measured[n])]
+
+
+def test_nothing_that_is_recommended_is_dominated_by_anything_measured(found: Found) -> None:
+    _, _, told, _ = found
+    measured = points(told)
+    named = {point.name for point in measured}
+    # all ways that were asked for are there
+    assert {"original", "float16", "bfloat16", *(f"uniform_{bits}" for bits in (8, 6, 5, 4, 3, 2))} <= named
+    for part in ("group_", "mixed_", "blocks_", "activations_8"):
+        assert any(part in name for name in named | told["dropped"].keys()), (part, named)
+    assert dominated_choices(told) == []
+    for name, item in told["configurations"].items():
+        own = Point(name, item["packed_bytes"], item["kl"])
+        assert item["on_frontier"] == (not any(dominates(other, own) for other in measured)), name
+
+
+def test_the_advice_is_smaller_and_better_than_what_was_advised_before(found: Found) -> None:
+    """Blocks at 4 bits or the best mix in their bytes, with embeddings in float32, was advised for these models."""
+    analyzer, data, told, old = found
+    new = told["configurations"][told["recommended_name"]]
+    assert new["packed_bytes"] <= 0.6 * old["packed_bytes"]
+    assert new["change_high"] <= 0.01
+    assert new["change_low"] <= 0, "it cannot be told from the original"
+    within = told["choices"]["within"]
+    assert within["bytes"] <= told["choices"]["indistinguishable"]["bytes"]
+    assert within["high"] <= 0.01
+    # asked for no more damage than before
+    near = analyzer.bit_width_analyzer.find_frontier(data, max_kl=old["kl"], examples=EXAMPLES)
+    assert dominated_choices(near) == []
+    best = near["configurations"][near["recommended_name"]]
+    assert best["kl"] <= old["kl"]
+    assert best["packed_bytes"] <= 0.6 * old["packed_bytes"]
+    assert best["change_high"] <= 0.01
+    assert best["packed_bytes"] == min(point.bytes for point in points(near) if point.damage <= old["kl"])
+
+
+def test_its_numbers_are_those_of_the_file_on_the_examples_that_were_held_out(found: Found, tmp_path: Path) -> None:
+    """Loaded from the packed file, in float64 and with no code of the search: bytes, KL and perplexity."""
+    analyzer, data, _, _ = found
+    told = analyzer.bit_width_analyzer.find_frontier(data, examples=EXAMPLES)  # what is exported is the last answer
+    name = told["recommended_name"]
+    item = told["configurations"][name]
+    info = analyzer.bit_width_analyzer.export(tmp_path / "m.safetensors")
+    assert info["tensor_bytes"] == item["packed_bytes"]
+    assert info["file_bytes"] < 1.15 * item["packed_bytes"], "a header of names, for a model of 560 kB"
+    other = copy.deepcopy(analyzer.model)
+    load_packed(tmp_path / "m.safetensors", other)
+    documents = compared(analyzer, data, other)
+    searched, held_out = documents[::2], documents[1::2]  # they take turns
+    assert [sum(part.examples for part in half) for half in (searched, held_out)] == [
+        told["search_examples"], told["held_out_examples"],
+    ]  # fmt: skip
+    assert told["search_examples"] + told["held_out_examples"] == EXAMPLES
+    kl, own, new = (torch.cat([part.each[k] for part in held_out]).mean().item() for k in range(3))
+    assert item["kl"] == pytest.approx(kl, rel=1e-3)
+    assert item["search_damage"] == pytest.approx(torch.cat([d.each[0] for d in searched]).mean().item(), rel=1e-3)
+    assert item["change"] == pytest.approx(math.exp(new - own) - 1, abs=2e-5)
+
+
+@dataclass
+class Document:
+    """How many examples it has; for each position the KL, and the losses of the model and of the other."""
+
+    examples: int
+    each: list[Tensor]
+
+
+def compared(analyzer: ModelAnalyzer, data: Any, other: nn.Module) -> list[Document]:
+    task, found = analyzer.session.task_of(data), dict[int, Document]()
+    for batch in data:
+        identities = task.ids(batch)
+        assert identities is not None
+        for place, identity in enumerate(identities.tolist()):
+            one = cut(task, batch, place, place + 1)
+            with torch.no_grad():
+                outputs = [m.eval()(input_ids=one["input_ids"]).logits for m in (analyzer.model, other)]
+            logs = [logits.double().log_softmax(-1)[0, :-1] for logits in outputs]
+            counts = one["labels"][0, 1:] != -100
+            targets = one["labels"][0, 1:][counts, None]
+            losses = [-log[counts].gather(1, targets)[:, 0] for log in logs]
+            each = [(logs[0].exp() * (logs[0] - logs[1])).sum(-1)[counts], *losses]
+            known = found.setdefault(identity, Document(0, [torch.zeros(0, dtype=torch.float64)] * 3))
+            known.examples += 1
+            known.each = [torch.cat(pair) for pair in zip(known.each, each, strict=True)]
+    return list(found.values())
+
+
+def test_the_best_in_a_size(found: Found) -> None:
+    analyzer, data, told, old = found
+    limit = int(0.6 * old["packed_bytes"])
+    sized = analyzer.bit_width_analyzer.find_frontier(data, max_bytes=limit, examples=EXAMPLES)
+    best = sized["configurations"][sized["recommended_name"]]
+    assert dominated_choices(sized) == []
+    fitting = [point for point in points(sized) if point.bytes <= limit]
+    assert best["packed_bytes"] <= limit
+    assert best["kl"] == min(point.damage for point in fitting)
+    assert best["kl"] <= old["kl"]
+    assert sized["choices"]["at_size"]["name"] == sized["recommended_name"]
+    assert told["configurations"]["uniform_4"]["kl"] == sized["configurations"]["uniform_4"]["kl"]
+
+
+def test_a_budget_that_nothing_keeps_is_refused_from_the_shapes(found: Found) -> None:
+    analyzer, _, told, _ = found
+    model = analyzer.model
+    least = BitFrontier().least_bytes(model)
+    assert least < told["configurations"]["uniform_2"]["packed_bytes"], "one scale for a tensor takes less"
+    BitFrontier(max_bytes=least).check_fits(model)
+    with pytest.raises(NoAllocation, match=f"max_bytes={least - 1} cannot be kept: the smallest .* {least} bytes"):
+        BitFrontier(max_bytes=least - 1).check_fits(model)
+    # without embeddings, and with fewer widths, less is possible
+    assert BitFrontier(embeddings=False).least_bytes(model) > 1.5 * least
+    assert BitFrontier(bits=(8, 4)).least_bytes(model) > 1.5 * least
