@@ -8,7 +8,7 @@ FLAGS = {
     "batch_size": "--batch_size", "cache": "--no_cache", "config_path": "--config_path", "data": "--data",
     "device": "--device", "examples": "--examples", "export": "--export", "label_column": "--label_column",
     "length": "--length", "max_bytes": "--max_mb", "max_kl": "--max_kl", "output_dir": "--output_dir",
-    "parts": "--parts", "seed": "--seed", "split": "--data_split", "text_column": "--text_column",
+    "parts": "--parts", "quick": "--quick", "seed": "--seed", "split": "--data_split", "text_column": "--text_column",
     "thorough": "--thorough", "tokenizer": "--tokenizer",
 }  # fmt: skip
 """The flag of each option. Messages write an option as Python does, `name=` or `name=value`."""
