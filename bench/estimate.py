@@ -21,27 +21,27 @@ from learnscope.posttrain.analyzer import PARTS
 
 
 def models(*, quick: bool) -> dict[str, Any]:
-    """By name: many tokens in the vocabulary, many layers, and a wide one."""
+    """By name: a small one, many layers, and a large vocabulary."""
     torch.manual_seed(0)
-    small = {"bos_token_id": 0, "eos_token_id": 0, "n_positions": 128}
-    made: dict[str, Any] = {
-        "GPT-2, 2 layers": GPT2LMHeadModel(GPT2Config(vocab_size=500, n_embd=64, n_layer=2, n_head=2, **small))
-    }
+    small: dict[str, Any] = {"bos_token_id": 0, "eos_token_id": 0, "n_positions": 128}
+    gpt2: Any = GPT2LMHeadModel
+    made = {"GPT-2, 2 layers": gpt2(GPT2Config(vocab_size=500, n_embd=64, n_layer=2, n_head=2, **small))}
     if not quick:
-        made["GPT-2, 8 layers"] = GPT2LMHeadModel(GPT2Config(vocab_size=2000, n_embd=128, n_layer=8, n_head=4, **small))
-        llama = LlamaConfig(
+        made["GPT-2, 8 layers"] = gpt2(GPT2Config(vocab_size=2000, n_embd=128, n_layer=8, n_head=4, **small))
+        llama: Any = LlamaForCausalLM
+        config = LlamaConfig(
             vocab_size=8000, hidden_size=256, intermediate_size=688, num_hidden_layers=4, num_attention_heads=8,
             max_position_embeddings=128,
         )  # fmt: skip
-        made["Llama, 8,000 tokens"] = LlamaForCausalLM(llama)
+        made["Llama, 8,000 tokens"] = llama(config)
     return {name: model.eval() for name, model in made.items()}
 
 
-def factors(model: Any, *, effort: dict[str, bool]) -> dict[str, float]:
+def factors(model: Any, *, quick: bool) -> dict[str, float]:
     """How many times too long or too short the estimate was, by part and for `all`; nothing is cached."""
     ids = torch.randint(1, model.config.vocab_size, (64, 64), generator=torch.Generator().manual_seed(1))
     data = [{"input_ids": part, "attention_mask": torch.ones_like(part), "labels": part} for part in ids.split(8)]
-    analyzer = ModelAnalyzer(model, progress=False, **effort)
+    analyzer = ModelAnalyzer(model, progress=False, quick=quick)
     batches = analyzer.planner.fixed(analyzer.data(data))
     planned, _ = analyzer.estimates(batches, PARTS)
     taken = {}
@@ -61,7 +61,7 @@ def main() -> bool:
     options = parser.parse_args()
     claims = []
     for name, model in models(quick=options.quick).items():
-        runs = [factors(model, effort={"quick": options.quick}) for _ in range(1 if options.quick else options.runs)]
+        runs = [factors(model, quick=options.quick) for _ in range(1 if options.quick else options.runs)]
         for part in ("all", *PARTS):
             bound = 2.0 if part == "all" and not options.quick else None
             title = f"estimate beside what it took, {name}" + ("" if part == "all" else f": {part.replace('_', ' ')}")

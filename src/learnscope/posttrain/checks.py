@@ -16,7 +16,7 @@ from learnscope.task import Task, describe, unwrap
 from learnscope.task.batches import first_of
 from learnscope.task.huggingface import LABEL_KEYS, MODEL_INPUTS
 
-_CURE = "give batches of the shape that it was made for, or task= if they are to be read in another way"
+_CURE = "give batches of the shape that it was made for, or a task of your own that reads them in another way"
 
 
 @torch.no_grad()
