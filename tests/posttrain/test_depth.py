@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -34,7 +35,17 @@ from learnscope.posttrain.depth import (
     shortened,
 )
 from learnscope.posttrain.effort import OneExample, Passes, bit_passes, one_example, robustness_passes
-from learnscope.posttrain.estimate import estimated, timed_forward
+from learnscope.posttrain.estimate import (
+    FIXED,
+    INTEGER_SECONDS,
+    INTEGERS,
+    RERUN,
+    estimated,
+    seconds_of,
+    speeds,
+    timed_passes,
+    timed_settings,
+)
 from learnscope.probes.bits.bit_optimum import BitOptimum
 from learnscope.probes.bits.bit_sensitivity import BitSensitivity
 from learnscope.probes.bits.bit_widths import BitWidths
@@ -151,19 +162,63 @@ def test_only_the_first_tokens_of_plain_texts_are_taken() -> None:
     assert not can_shorten(TASK, [(torch.rand(3, 4), torch.arange(3))])
 
 
-def test_the_estimate_is_a_timed_pass_times_the_passes_planned() -> None:
+def test_the_estimate_is_two_timed_passes_times_the_passes_planned() -> None:
     model = gpt2()
-    ticks = iter([0.0, 2.0])
-    assert timed_forward(model, TASK, tokens(2, 8), clock=lambda: next(ticks)) == 2.0
+    ticks = iter([0.0, 2.0, 10.0, 13.0])
+    assert timed_passes(model, TASK, tokens(2, 8), clock=lambda: next(ticks)) == {"plain": 2.0, "compared": 3.0}
+    speed = speeds({"plain": 2.0, "compared": 3.0}, REAL, 4)
+    assert seconds_of(Passes(plain=1), REAL, 4, speed) == pytest.approx(2.0), "what was timed is what is said of it"
+    assert seconds_of(Passes(compared=1), REAL, 4, speed) == pytest.approx(3.0)
+    assert seconds_of(Passes(plain=3, compared=2), REAL, 8, speed) == pytest.approx(2 * (3 * 2.0 + 2 * 3.0))
+    gradient, plain = Passes(gradient=1).work(REAL), Passes(plain=1).work(REAL)
+    assert seconds_of(Passes(gradient=1), REAL, 4, speed) == pytest.approx(2.0 * gradient / plain)
     depth = choose_depth(model, REAL, 64)
-    slow, fast = (estimated(model, REAL, 64, depth, ("performance", "robustness"), speed, 8) for speed in (1e9, 1e10))
-    assert slow.forwards == fast.forwards
-    assert slow.forwards["performance"] == 64
-    for part, seconds in slow.seconds.items():
-        assert seconds > fast.seconds[part]
-    work = 64 * Passes(plain=1).work(REAL)
-    assert slow.seconds["performance"] - fast.seconds["performance"] == pytest.approx(work / 1e9 - work / 1e10)
-    assert slow.total == sum(slow.seconds.values())
+    parts = ("performance", "bit_widths", "robustness")
+    planned = estimated(model, REAL, 64, depth, parts, speed, 1, performance=7.0)
+    assert planned.forwards["performance"] == 64
+    assert planned.seconds["performance"] == pytest.approx(FIXED["performance"] + 64 / 4 * 2.0 + 7.0)
+    short = REAL.shortened(depth.bits.tokens)
+    compared = seconds_of(bit_passes(model), short, depth.bits.examples, speed)
+    integers = seconds_of(Passes(plain=INTEGERS), short, 1, speed)
+    assert planned.seconds["bit_widths"] == pytest.approx(
+        FIXED["bit_widths"] + RERUN * compared + INTEGER_SECONDS + integers
+    )
+    assert planned.total == sum(planned.seconds.values())
+
+
+def test_timing_takes_its_seconds_or_the_fewest_passes() -> None:
+    speed = speeds({"plain": 1.0, "compared": 1.0}, REAL, 1)
+    quick = timed_settings([(0.001, False), (0.002, True)], 0.2, REAL, speed)
+    assert quick == pytest.approx(0.003 + 1.25 * 0.2 + 1.25 * 2.0)
+    assert timed_settings([(3.0, False)], 0.2, REAL, speed) == pytest.approx(3.0 + 5 * 3.0), "so slow that five are few"
+
+
+def test_the_estimate_stands_before_the_first_part_also_when_redirected(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = gpt2()
+    model.config.architectures = ["GPT2LMHeadModel"]
+    model.save_pretrained(tmp_path / "m")
+    command = ["audit", "--model_path", str(tmp_path / "m"), "--output_dir", str(tmp_path / "out"), "--length", "16"]
+    assert main([*command, "--examples", "8", "--quick", "--parts", "performance"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    said = next(place for place, line in enumerate(lines) if line.startswith("m: about "))
+    assert "from two timed passes: performance " in lines[said]
+    started = next(place for place, line in enumerate(lines) if line.startswith("m: performance …"))
+    assert said < started
+    assert re.search(r"part 1 of 1, about \d+ s left", lines[started])
+
+
+def test_a_quick_audit_has_a_fifth_of_the_work() -> None:
+    model = gpt2()
+    quick, usual = choose_depth(model, REAL, 64, quick=True), choose_depth(model, REAL, 64)
+    for part, passes in (("bits", bit_passes(model)), ("attacks", robustness_passes(5, 3))):
+        work = [getattr(depth, part).examples * passes.work(REAL.shortened(getattr(depth, part).tokens))
+                for depth in (quick, usual)]  # fmt: skip
+        assert work[0] < work[1]
+    assert quick.steps == usual.steps == 5
+    assert choose_depth(model, one_example(model, TASK, tokens(1, 8)), 64, quick=True).steps == 5
+    assert choose_depth(model, one_example(model, TASK, tokens(1, 8)), 64, for_bits=64).bits == Share(64)
 
 
 def test_what_is_left_out_is_said_everywhere(

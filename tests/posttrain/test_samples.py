@@ -58,7 +58,7 @@ def audited(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 def test_the_documented_command_needs_neither_tokenizer_nor_data(audited: tuple[Path, str]) -> None:
     out, said = audited
     assert "no data were given, so it is examined on its own samples (--seed 0)" in said
-    assert re.search(r"about \d+ s, from a timed forward pass: bit widths \d+ s \(\d+ forward passes", said)
+    assert re.search(r"about \d+ s, from two timed passes: bit widths \d+ s \(\d+ forward passes", said)
     body = json.loads((out / "analysis_results.json").read_text())
     assert set(body["not_run"]) == {"quality", "speed", "memory", "layers"}
     data = body["about"]["data"]

@@ -169,6 +169,8 @@ class ModelAnalyzer:
             )  # fmt: skip
         elif split is not None:
             load_data(source, model=self.model, split=split)  # refuses it
+        elif not isinstance(source, Batches):
+            batches = self.planner.checked(source)
         self._about_data = dict(getattr(batches, "about", {})) or self._about_data
         if self.headless and not getattr(batches, "about", {}).get("own_embeddings"):
             fixed = self.planner.fixed(batches)

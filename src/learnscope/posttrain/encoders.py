@@ -67,7 +67,8 @@ def _embedded(model: nn.Module, arguments: Mapping[str, Any]) -> Tensor:
     if mask is None:
         return hidden.mean(1)
     weights = mask.to(hidden.dtype).unsqueeze(-1)
-    return (hidden * weights).sum(1) / weights.sum(1).clamp_min(1)
+    mean: Tensor = (hidden * weights).sum(1) / weights.sum(1).clamp_min(1)
+    return mean
 
 
 @torch.no_grad()

@@ -11,6 +11,7 @@ import torch
 from learnscope.model.cost.calls import can_decode, max_positions, token_length
 from learnscope.model.cost.speed import settings
 from learnscope.model.data import fixed_batches
+from learnscope.posttrain.checks import check_runs
 from learnscope.posttrain.data import Batches
 from learnscope.posttrain.depth import (
     EXAMPLES,
@@ -27,6 +28,7 @@ from learnscope.posttrain.depth import (
     timed_part,
 )
 from learnscope.posttrain.effort import OneExample, Passes, bit_passes, one_example
+from learnscope.posttrain.encoders import EncoderTask
 from learnscope.posttrain.errors import PosttrainError
 from learnscope.posttrain.estimate import Estimate, estimated, seconds_of, speeds, timed_passes, timed_settings
 from learnscope.posttrain.reader import check_tokens
@@ -62,6 +64,14 @@ class Planner:
         if isinstance(data, Batches):
             return data
         return Batches(fixed_batches(data, self.session.task), dict(getattr(data, "about", {})))
+
+    def checked(self, data: Any) -> Batches:
+        """The batches of the caller's own data, refused if the model cannot run them."""
+        fixed = self.fixed(data)
+        check_tokens(self.session.model, fixed)
+        if not isinstance(self.session.task, EncoderTask):  # which makes its own labels first
+            check_runs(self.session.model, self.session.task_of(fixed), fixed)
+        return fixed
 
     def sample(self, data: Batches) -> Sample | None:
         """How many of the examples are enough for the bit widths; None where that cannot be asked."""

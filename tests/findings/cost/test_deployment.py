@@ -72,7 +72,7 @@ def test_edge_devices_are_judged_by_weights_cache_and_activations_of_one_example
         "Does not suit edge devices: 526 MB > 100 MB (weights 497 MB, cache 9.4 MB, activations 20 MB; "
         "batch 1, 128 tokens)"
     )
-    assert "Packed as optimal, it is 234 MB (weights 204 MB, cache 9.4 MB, activations 20 MB; batch 1" in edge.detail
+    assert "Packed as optimal: 234 MB > 100 MB (weights 204 MB, cache 9.4 MB, activations 20 MB; batch 1" in edge.detail
     assert edge.evidence.value == pytest.approx(496.7e6 + 9.4e6 + 20e6)
     assert of(whole, "audit_suits_edge", audit_memory_bytes=5.3e8).title.startswith("Suits edge devices: 526 MB ≤ 530")
 

@@ -125,6 +125,32 @@ def test_operations_that_cannot_be_counted_have_a_reason() -> None:
     assert counted_flops(fails) == "the operations could not be counted: RuntimeError: no such"
 
 
+def test_prefill_and_decode_have_a_grid_of_their_own_and_the_data_two_passes() -> None:
+    model = tiny_gpt2(n_positions=140)
+    record = AuditSession(model).measure(InferenceSpeed(**QUICK), [{"input_ids": tokens(2, 6)}])
+    pairs = [(1, 32), (1, 128), (4, 32), (4, 128), (16, 32), (16, 128)]
+    assert settings(record) == [
+        ("forward", 2, 6, True), ("forward", 1, 6, False),
+        *((phase, *pair, False) for phase in ("prefill", "decode") for pair in pairs),
+    ]  # fmt: skip
+    for n, length in pairs:
+        seconds = value(record, Q.latency_mean, phase="decode", batch=n, length=length)
+        assert seconds is not None
+        assert value(record, Q.tokens_per_second, phase="decode", batch=n, length=length) == pytest.approx(n / seconds)
+    sizes = {"layers": 2, "width": 16, "vocabulary": 40}
+    assert value(record, Q.flops, phase="decode", batch=4, length=32) == gpt2_flops(4, 1, 33, 1, **sizes)
+    assert value(record, Q.flops, phase="prefill", batch=4, length=32) == gpt2_flops(4, 32, 32, 1, **sizes)
+
+
+def test_no_pass_is_run_to_find_out_how_the_grid_is_called() -> None:
+    """Logits of all positions of 16 x 128 tokens of a large vocabulary would take more memory than the model."""
+    model = tiny_gpt2(n_positions=140)
+    largest = []
+    model.register_forward_hook(lambda _module, _args, out: largest.append(out.logits.shape[:2].numel()))
+    AuditSession(model).measure(InferenceSpeed(**QUICK), [{"input_ids": tokens(2, 6)}])
+    assert max(largest) == 16, "one position of each row, also where the cache to decode with is made"
+
+
 def test_decoding_is_that_of_the_whole_text_and_the_cache_does_not_grow() -> None:
     torch.manual_seed(0)
     model = tiny_gpt2().eval()

@@ -50,8 +50,8 @@ def _edge(audit: Audit, cuts: Cuts) -> Finding:
     running = audit.memory.alone if audit.memory is not None else None
     if best is not None and (packed := best["packed_bytes"].value) is not None:
         total, parts = _summed(packed, running)
-        which = "at most" if total <= cuts.audit_memory_bytes else "more than"
-        more = f" Packed as {best.name}, it is {size(total)} ({parts}): {which} {size(cuts.audit_memory_bytes)}."
+        which = "≤" if total <= cuts.audit_memory_bytes else ">"
+        more = f" Packed as {best.name}: {size(total)} {which} {size(cuts.audit_memory_bytes)} ({parts})."
     return _judged("edge", "edge devices", [_small(audit, cuts)], more)
 
 
@@ -97,8 +97,8 @@ def _small(audit: Audit, cuts: Cuts) -> Demand:
     if running is None or running.activations.value is None:
         basis, too_large = evidence(part.probe, "model_bytes", 1, Number(weights)), weights > limit
         text = f"weights of {size(weights)} {'>' if too_large else 'beside'} {size(limit)}"
-        why = "not recorded for batch 1" if running is None else running.activations.reason
-        text += "" if too_large else f"; cache and activations of one example were not measured ({why})"
+        missing = "not recorded for batch 1" if running is None else running.activations.reason
+        text += "" if too_large else f"; cache and activations of one example were not measured ({missing})"
         doubt = "Measure what one example takes to run: MemoryUse(batches=(1,))."
         return Demand(False if too_large else None, text, basis, cure, doubt)
     total, parts = _summed(weights, running)

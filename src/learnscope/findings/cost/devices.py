@@ -47,12 +47,12 @@ def _judged(audit: Audit, device: Device, weights: float, cuts: Cuts) -> Finding
         said.append(_decode_words(device, token, read, cache, running, parameters))
         said += _packed_words(audit, device, cache, parameters)
     if running is not None and running.length:
-        text = prefilled(device, read, parameters, running.length)
-        if text is not None:
+        whole = prefilled(device, read, parameters, running.length)
+        if whole is not None:
             said.append(
-                f"Reading {running.length} tokens takes at least {duration(text.seconds)}: 2 × {num(parameters)} "
+                f"Reading {running.length} tokens takes at least {duration(whole.seconds)}: 2 × {num(parameters)} "
                 f"parameters × {running.length} operations at {num((device.flops_per_second or 0) / 1e12)} TFLOP/s; "
-                f"{LIMITS[text.limit]}."
+                f"{LIMITS[whole.limit]}."
             )
     value, name = (1 / token.seconds, "read_bytes + cache_bytes") if token is not None else (weights, "model_bytes")
     return Finding(

@@ -13,6 +13,8 @@ from learnscope.store.reader import RunReader
 
 NOTABLE = 1.05
 """Times as fast, or its inverse, from which a difference is called one if its interval allows it."""
+WITHOUT_INTERVAL = 2.0
+"""Times faster or slower from which a ratio says something although too few passes were timed for an interval."""
 PLAINLY_SLOWER = 0.8
 """Times as fast up to which it is said how many times slower that is."""
 
@@ -52,22 +54,27 @@ def exported(part: Exported) -> Finding | None:
 
 
 def _side(ratio: Number) -> int:
-    """1: faster; −1: slower; 0: neither can be told."""
-    value, (low, high) = ratio.value or 0.0, ratio.interval or (ratio.value or 0.0, ratio.value or 0.0)
+    """1: faster; −1: slower; 0: neither can be told. Without an interval, only what is far off."""
+    value = ratio.value or 0.0
+    low, high = ratio.interval or (value / WITHOUT_INTERVAL, value * WITHOUT_INTERVAL)
     return 1 if low > 1 and value >= NOTABLE else -1 if high < 1 and value <= 1 / NOTABLE else 0
 
 
 def _told(name: str, ratio: Number) -> str:
     """
-    >>> _told("int4", Number(1 / 36, 0.027, 0.029)), _told("int8", Number(1.6, 1.5, 1.7)), _told("int8", Number(1.0))
-    ('int4 is 36 times slower', 'int8 is 1.6 times as fast', 'int8 is as fast')
+    >>> _told("int4", Number(1 / 36, 0.027, 0.029)), _told("int8", Number(1.6, 1.5, 1.7))
+    ('int4 is 36 times slower', 'int8 is 1.6 times as fast')
+    >>> _told("int8", Number(1.0, 0.98, 1.02)), _told("int8", Number(0.8)), _told("int8", Number(0.1))
+    ('int8 is as fast', 'int8 cannot be told from the model', 'int8 is 10 times slower')
     """
     value, side = ratio.value or 0.0, _side(ratio)
     if side < 0 and value <= PLAINLY_SLOWER:
         return f"{name} is {num(1 / value)} times slower"
     if side < 0:
         return f"{name} is slower ({num(value)} times as fast)"
-    return f"{name} is {num(value)} times as fast" if side > 0 else f"{name} is as fast"
+    if side > 0:
+        return f"{name} is {num(value)} times as fast"
+    return f"{name} is as fast" if ratio.interval is not None else f"{name} cannot be told from the model"
 
 
 def _exactly(ratio: Number) -> str:

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from learnscope.model.bits.autoround import tuned_by_autoround
 from learnscope.model.bits.calibration import Calibration
 from learnscope.model.bits.quantised_units import QuantisedTensor
-from learnscope.tensor.bits.methods import find_method, quantize_by
+from learnscope.tensor.bits.methods import check_method, find_method, quantize_by
 from learnscope.tensor.bits.quantize import HALF_BITS, Quantised, QuantiseError, Scheme, dequantize
 
 
@@ -27,8 +27,7 @@ class QuantisedCopies:
             raise QuantiseError(
                 f"method={method!r} is calibrated on data: give calibration=Calibration.collect(model, batches, units)"
             )
-        if not chosen.is_installed:
-            raise QuantiseError(f"method={method!r} needs a package: pip install 'learnscope[{method}]'")
+        check_method(method)
         self.scheme = chosen.scheme(scheme)
         """That of the copies: with input scales if the method stores them."""
         self.method = method

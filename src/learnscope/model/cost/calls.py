@@ -192,9 +192,7 @@ def impossible(calls: Calls, phase: str, size: int, length: int) -> str | None:
 def prefill(model: nn.Module, ids: Tensor, mask: Tensor | None) -> Callable[[], Any]:
     """Read the whole text into a new cache; logits only for the last position, if the model supports that."""
     inner: Any = unwrap(model)
-    arguments: dict[str, Any] = {"input_ids": ids, "use_cache": True, **_masked(mask)}
-    if "logits_to_keep" in inspect.signature(inner.forward).parameters:
-        arguments["logits_to_keep"] = 1
+    arguments: dict[str, Any] = {"input_ids": ids, "use_cache": True, **_masked(mask), **last_only(inner)}
     return lambda: model(**arguments, past_key_values=new_cache(inner))
 
 
@@ -202,7 +200,7 @@ def decode(model: nn.Module, ids: Tensor, mask: Tensor | None) -> tuple[Callable
     """A call that decodes one more token, and one that removes it: the cache must not grow from pass to pass."""
     cache = new_cache(unwrap(model))
     arguments: dict[str, Any] = {"use_cache": True, "past_key_values": cache}
-    model(input_ids=ids, **arguments, **_masked(mask))
+    model(input_ids=ids, **arguments, **_masked(mask), **last_only(unwrap(model)))
     # a layer of the cache replaces its tensors by longer ones and does not write into them: references are enough
     before = [dict(vars(layer)) for layer in cache.layers]
     length = ids.shape[1]
@@ -220,6 +218,11 @@ def decode(model: nn.Module, ids: Tensor, mask: Tensor | None) -> tuple[Callable
         raise NoCache(f"after one more token the cache holds {cache.get_seq_length()}, not {length + 1}")
     forget()
     return lambda: model(**arguments), forget
+
+
+def last_only(model: Any) -> dict[str, int]:
+    """What makes the model give logits for the last position only, if it supports that."""
+    return {"logits_to_keep": 1} if "logits_to_keep" in inspect.signature(model.forward).parameters else {}
 
 
 def _masked(mask: Tensor | None) -> dict[str, Tensor]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from learnscope.model.cost.calls import Calls, can_decode, impossible, new_cache, prefill, token_length
+from learnscope.model.cost.calls import Calls, can_decode, impossible, last_only, new_cache, prefill, token_length
 from learnscope.model.cost.memory_parts import plain_parts
 from learnscope.model.guard import guard
 from learnscope.model.outputs.evaluate import model_device
@@ -101,9 +100,7 @@ def cache_bytes(model: nn.Module, ids: Tensor, mask: Tensor | None) -> int:
     inner: Any = unwrap(model)
     arguments: dict[str, Any] = {"input_ids": ids, "use_cache": True, "past_key_values": new_cache(inner)}
     arguments |= {} if mask is None else {"attention_mask": mask}
-    if "logits_to_keep" in inspect.signature(inner.forward).parameters:
-        arguments["logits_to_keep"] = 1
-    model(**arguments)
+    model(**arguments, **last_only(inner))
     tensors = [
         part
         for layer in arguments["past_key_values"].layers

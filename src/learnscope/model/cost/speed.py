@@ -84,7 +84,7 @@ def grid(parameters: int, positions: int | None, batches: Sequence[int] = (), le
     """Pairs of examples and tokens: the smallest first, as many as a model of so many parameters can be asked for.
 
     >>> grid(10**7, None)
-    [(1, 32), (1, 128), (4, 32), (16, 32), (4, 128), (16, 128)]
+    [(1, 32), (1, 128), (4, 32), (4, 128), (16, 32), (16, 128)]
     >>> grid(135 * 10**6, None), grid(10**9, None), grid(10**7, 20)
     ([(1, 32), (1, 128), (4, 32)], [(1, 32)], [(1, 19), (4, 19), (16, 19)])
     """

@@ -15,7 +15,7 @@ from learnscope.tensor.bits.quantize import HALF_BITS, WHOLE_BITS, Half, Scheme
 GROUPS = (128, 64, 32)
 """Input features that share a scale."""
 OUTSIDE = ("embedding", "head")
-Family = Literal["original", "half", "uniform", "group", "tensor", "zero point", "blocks", "mixed", "activations"]
+Family = Literal["original", "half", "uniform", "group", "tensor", "zero point", "blocks", "mixed", "activations", "method"]
 
 
 class Quantiser(BitProbe):
@@ -56,13 +56,14 @@ class Candidate:
 
 
 def suffix(way: Quantiser) -> str:
-    """How the name of a configuration says that its weights are rounded otherwise than by channel.
+    """How the name of a configuration says that its weights are rounded otherwise than by channel, to the nearest.
 
-    >>> suffix(Quantiser()), suffix(Quantiser(granularity="group", group_size=32, symmetric=False))
-    ('', '_group_32_asymmetric')
+    >>> suffix(Quantiser()), suffix(Quantiser(granularity="group", group_size=32, symmetric=False, method="gptq"))
+    ('', '_group_32_asymmetric_gptq')
     """
     parts = {"channel": "", "tensor": "_tensor", "group": f"_group_{way.group_size}"}[way.granularity]
-    return parts + {None: "", True: "_symmetric", False: "_asymmetric"}[way.symmetric]
+    parts += {None: "", True: "_symmetric", False: "_asymmetric"}[way.symmetric]
+    return parts if way.method == "rtn" else f"{parts}_{way.method}"
 
 
 def outside_blocks(units: Sequence[Unit]) -> list[str]:

@@ -13,6 +13,7 @@ import torch
 from learnscope.core.moment import Moment
 from learnscope.core.probe import At, Probe
 from learnscope.core.remembered import is_remembered
+from learnscope.model.bits.calibration import Calibration
 from learnscope.model.bits.copies import QuantisedCopies
 from learnscope.model.bits.ledger import Ledger, ledger
 from learnscope.model.bits.mixes import uniform
@@ -32,12 +33,11 @@ from learnscope.model.outputs.scores import (
     sides,
 )
 from learnscope.options import check_whole, is_whole
+from learnscope.tensor.bits.methods import check_method, find_method
 from learnscope.tensor.bits.quantize import WHOLE_BITS, Granularity, QuantiseError, Scheme, checked_bits
 
 Half = Literal["all", "search", "held out"]
 """Which examples: all, every other one from the first on, or those between."""
-METHODS = ("rtn",)
-"""Ways to round weights, see `BitProbe.copies`."""
 
 
 class BitProbe(Probe):
@@ -63,7 +63,8 @@ class BitProbe(Probe):
     scales: Literal["float32", "float16"] = "float32"
     """How scales are stored: with small groups they are a good part of the bytes."""
     method: str = "rtn"
-    """How weights are rounded: "rtn", each to the nearest number of its scale."""
+    """How weights are rounded: "rtn", each to the nearest number of its scale, or another of
+    `learnscope.tensor.bits.methods.METHODS`. Those that need data are calibrated on the half to search on."""
 
     needs = frozenset({"holdout"})
 
@@ -73,8 +74,10 @@ class BitProbe(Probe):
         name, activations = type(self).__name__, self.activation_bits
         if activations is not None and not (is_whole(activations) and activations in WHOLE_BITS):
             raise ValueError(f"{name}(activation_bits={activations!r}): 2 to 8, or None for activations as they are")
-        if self.method not in METHODS:
-            raise ValueError(f"{name}(method={self.method!r}): {', '.join(map(repr, METHODS))} is possible")
+        try:
+            check_method(self.method)
+        except QuantiseError as error:
+            raise ValueError(f"{name}: {error}") from None
         if isinstance(self.bits, str) or not isinstance(self.bits, Sequence) or not self.bits:
             raise ValueError(f"{name}(bits={self.bits!r}): one or more of 2 to 8 and 16 are needed")
         try:
@@ -88,10 +91,11 @@ class BitProbe(Probe):
             )
 
     def scheme(self) -> Scheme:
-        return Scheme(
+        plain = Scheme(
             symmetric=self.symmetric, granularity=self.granularity, group_size=self.group_size,
             scale_dtype=getattr(torch, self.scales),
         )  # fmt: skip
+        return find_method(self.method).scheme(plain)
 
     def widths(self) -> list[int]:
         """The bits from high to low, each once."""
@@ -171,8 +175,17 @@ class BitProbe(Probe):
 
     def copies(self, moment: Moment) -> QuantisedCopies:
         """The weights as this method rounds them, made once for all variants of the moment."""
-        kept = ("quantised copies", *self.measured_key())
-        return moment.once(kept, lambda: QuantisedCopies(moment.model, self.scheme()))
+        kept, needed = ("quantised copies", *self.measured_key()), find_method(self.method).needs_calibration
+        calibration = self._calibration(moment) if needed else None
+        return moment.once(kept, lambda: QuantisedCopies(moment.model, self.scheme(), self.method, calibration))
+
+    def _calibration(self, moment: Moment) -> Calibration:
+        """What the weights are multiplied with, on the half to search on; collected once for all ways of rounding."""
+        batches, units = self.batches(moment, "search"), find_units(moment.model, embeddings=True)
+        return moment.once(
+            ("calibration", self.examples),
+            lambda: Calibration.collect(moment.model, batches, units, task=moment.task),
+        )
 
     def release(self, moment: Moment) -> None:
         """Free the copies, which take as much memory as the model, where no other variant needs them soon."""

@@ -50,6 +50,8 @@ class Search:
     """Whether granularity and zero points are searched too."""
     tolerance: Tolerance
     alone: Sensitivities
+    methods: Sequence[str] = ()
+    """Other methods of rounding that are tried near the width that is needed."""
     tried: dict[str, Candidate] = field(default_factory=dict)
     scores: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
@@ -79,6 +81,8 @@ class Search:
         self._blocks_alone(needed)
         if self.free:
             self._other_ways(needed)
+        if self.methods:
+            self._other_methods(needed)
         self._mixes(self._best_ways(needed), max_bytes, max_kl)
         if self.base.activation_bits is None and not self.switchable:
             self._activations(needed)
@@ -158,6 +162,17 @@ class Search:
             for at in (needed, self._narrower(width)):
                 self.attempt(evenly(self.units, at, best, "group"))
 
+    def _other_methods(self, needed: int) -> None:
+        """Other methods in the best way so far, one and two bits below what rounding to the nearest needs."""
+        best = self._best_way(self.tried)
+        below = self._narrower(needed)
+        for width in dict.fromkeys((below, self._narrower(below))):
+            if width not in self.whole:
+                continue
+            self.attempt(evenly(self.units, width, best, "group" if best.granularity == "group" else "uniform"))
+            for method in self.methods:
+                self.attempt(evenly(self.units, width, replace(best, method=method), "method"))
+
     def _merit(self, name: str) -> float:
         """Bits a weight at which the damage would be 1, if each bit divided it by four: the lower, the better."""
         ledger = self.tried[name].way.ledger(self.moment, self.tried[name].bits)
@@ -165,7 +180,7 @@ class Search:
         return ledger.model_bits + 0.5 * math.log2(damage) if damage > 0 else math.inf
 
     def _best_way(self, names: Iterable[str]) -> Quantiser:
-        families = ("uniform", "group", "zero point")
+        families = ("uniform", "group", "zero point", "method")
         even = [n for n in names if self.tried[n].family in families and math.isfinite(self._merit(n))]
         return self.tried[min(even, key=self._merit)].way if even else self.base
 

@@ -66,6 +66,12 @@ def find_method(name: str) -> Method:
     return METHODS[name]
 
 
+def check_method(name: str) -> None:
+    """Refuse a method that is not known, or whose package is not there."""
+    if not find_method(name).is_installed:
+        raise QuantiseError(f"method={name!r} needs a package: pip install 'learnscope[{name}]'")
+
+
 def quantize_by(
     name: str, weight: Tensor, bits: int, scheme: Scheme | None = None, inputs: InputStatistics | None = None
 ) -> Quantised:
