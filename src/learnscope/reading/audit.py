@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, get_args, get_type_hints
 
-from learnscope.reading import audit_parts
+from learnscope.reading import audit_answers, audit_parts
 from learnscope.reading.audit_numbers import Part, entries_of
 from learnscope.reading.gather import class_of, labels, one_pass
 from learnscope.record import Record
@@ -25,6 +25,8 @@ class Audit:
     configurations: audit_parts.Configurations | None = None
     optimum: audit_parts.Optimum | None = None
     exported: audit_parts.Exported | None = None
+    tasks: audit_answers.Tasks | None = None
+    prompts: audit_answers.Prompts | None = None
     attacks: audit_parts.Attacks | None = None
     noise: audit_parts.Noise | None = None
     perturbations: audit_parts.Perturbations | None = None

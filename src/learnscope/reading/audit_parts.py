@@ -223,6 +223,7 @@ class Attack(Entry):
     """One attack of one strength; epsilon is in `unit`."""
 
     accuracy = NumberOf(robustness.Attacks.accuracy)
+    loss = NumberOf(robustness.Attacks.loss)
     accuracy_change = NumberOf(robustness.BitRobustness.accuracy_change)
     zero_gradient_share = NumberOf(robustness.Attacks.zero_gradient_share)
     norm, epsilon = Label("norm", ""), Label("epsilon", 0.0)

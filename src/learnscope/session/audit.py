@@ -25,6 +25,7 @@ from learnscope.probes.robustness.attacks import Attacks
 from learnscope.probes.robustness.bit_robustness import BitRobustness
 from learnscope.probes.robustness.input_perturbation import InputPerturbation
 from learnscope.probes.robustness.noise_robustness import NoiseRobustness
+from learnscope.probes.robustness.prompt_perturbation import PromptPerturbation
 from learnscope.run import Run
 from learnscope.session.ending import concluding
 from learnscope.session.opening import check_model
@@ -111,6 +112,6 @@ def _audit_probes(provides: set[str]) -> list[Probe]:
     """Probes for finished models rather than for models in training."""
     candidates: list[Probe] = [
         Performance(), MemoryUse(), InferenceSpeed(), LayerTimes(), BitSensitivity(), BitWidths(), BitOptimum(),
-        ExportedSpeed(), Attacks(), NoiseRobustness(), InputPerturbation(), BitRobustness(),
+        ExportedSpeed(), PromptPerturbation(), InputPerturbation(), NoiseRobustness(), Attacks(), BitRobustness(),
     ]  # fmt: skip
     return [probe for probe in candidates if probe.needs <= provides]
