@@ -17,7 +17,7 @@ from learnscope.store.reader import RunReader
 class Audit:
     """All parts of an audit. A part that was not measured is None, and `missing` has the reason."""
 
-    quality: audit_parts.Quality | None = None
+    quality: audit_answers.Quality | None = None
     speed: audit_parts.Speed | None = None
     memory: audit_parts.Memory | None = None
     layers: audit_parts.Layers | None = None

@@ -1,9 +1,30 @@
-"""The parts of an audit about what a language model answers: to changed prompts, and to questions."""
+"""The parts of an audit about what a model answers: to its data, to changed prompts, and to questions."""
 
 from __future__ import annotations
 
 from learnscope.quantities import outputs, robustness
 from learnscope.reading.audit_numbers import CountOf, Entry, Label, Number, NumberOf, Part
+
+
+class Quality(Part):
+    quantities = outputs.Performance
+    loss, perplexity = NumberOf(outputs.Performance.loss), NumberOf(outputs.Performance.perplexity)
+    accuracy = NumberOf(outputs.Performance.accuracy)
+    n_examples, positions = CountOf(outputs.Performance.examples), CountOf(outputs.Performance.positions)
+
+    @property
+    def examples(self) -> int | None:
+        return self.n_examples
+
+    @property
+    def by_class(self) -> dict[str, Number]:
+        """Accuracy of a classifier's classes."""
+        return {entry.scope: entry["class_accuracy"] for entry in self.of("class", Entry)}
+
+    @property
+    def top_k(self) -> dict[int, Number]:
+        by_k = {int(k): entry["top_k_accuracy"] for entry in self.entries if (k := entry.labels.get("k"))}
+        return dict(sorted(by_k.items()))
 
 
 class Prompt(Entry):

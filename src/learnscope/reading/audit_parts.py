@@ -6,24 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from learnscope.quantities import bits, cost, outputs, robustness
+from learnscope.quantities import bits, cost, robustness
 from learnscope.reading.audit_numbers import CountOf, Entry, Label, Number, NumberOf, Part
-
-
-class Quality(Part):
-    quantities = outputs.Performance
-    loss, perplexity = NumberOf(outputs.Performance.loss), NumberOf(outputs.Performance.perplexity)
-    accuracy = NumberOf(outputs.Performance.accuracy)
-    n_examples, positions = CountOf(outputs.Performance.examples), CountOf(outputs.Performance.positions)
-
-    @property
-    def examples(self) -> int | None:
-        return self.n_examples
-
-    @property
-    def top_k(self) -> dict[int, Number]:
-        by_k = {int(k): entry["top_k_accuracy"] for entry in self.entries if (k := entry.labels.get("k"))}
-        return dict(sorted(by_k.items()))
 
 
 class Setting(Entry):

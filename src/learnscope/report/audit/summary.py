@@ -37,6 +37,7 @@ PROMPTS = (
     "Changed prompts are what anybody sends who types in haste or pastes: typing errors, casing, spaces, word order, "
     "other text before the question. What is compared is predicted after them, and is the same."
 )
+SHOWN_CLASSES = 20
 MOST = 40
 """Configurations in the table; the others are in the results."""
 
@@ -140,6 +141,8 @@ def _performance(audit: Audit) -> list[Row]:
     if (quality := audit.quality) is not None:
         tops = {f"top-{k} accuracy": number for k, number in quality.top_k.items()}
         numbers = {"loss": quality.loss, "perplexity": quality.perplexity, "accuracy": quality.accuracy, **tops}
+        if len(quality.by_class) <= SHOWN_CLASSES:
+            numbers |= {f"accuracy of class {name}": number for name, number in quality.by_class.items()}
         where = _where(quality)
         out += [row(f"{name}{where}", number, quality) for name, number in numbers.items()]
     if audit.speed is not None and audit.speed.settings:
