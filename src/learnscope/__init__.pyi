@@ -54,6 +54,7 @@ from learnscope.probes.robustness.attacks import Attacks as Attacks
 from learnscope.probes.robustness.bit_robustness import BitRobustness as BitRobustness
 from learnscope.probes.robustness.input_perturbation import InputPerturbation as InputPerturbation
 from learnscope.probes.robustness.noise_robustness import NoiseRobustness as NoiseRobustness
+from learnscope.probes.robustness.prompt_perturbation import PromptPerturbation as PromptPerturbation
 from learnscope.probes.updates.layer_rewind import LayerRewind as LayerRewind
 from learnscope.probes.updates.learning_rate import LearningRate as LearningRate
 from learnscope.probes.updates.loop_calls import LoopCalls as LoopCalls

@@ -285,3 +285,42 @@ def test_thresholds_are_checked() -> None:
         ls.Cuts(audit_robustness_gap=1.5)
     with pytest.raises(ValueError, match="audit_additivity=1: a factor above 1, such as 2"):
         ls.Cuts(audit_additivity=1.0)
+
+
+def test_attacks_on_embeddings_are_no_verdict() -> None:
+    """However much accuracy they take: nobody can send them."""
+    run = AuditRun(2)
+    run.attacks(0.4, flags={"pgd_at_least_fgsm": 0}, zeros=0.9, unit="token", target="embeddings")
+    run.prompts()
+    found = of(run, "audit_embedding_curvature")
+    assert found.severity == "info"
+    # from a loss of 3.2 by 4·0.4·√(1/30); random ones by a twentieth of that
+    assert "raises the loss by 0.292" in found.title
+    assert "20 times as much" in found.detail
+    assert not {"audit_robustness_gap", "audit_gradient_masking"} & set(kinds(run))
+    assert not [one for one in find(run.reader, Cuts()) if one.severity != "info"]
+    text = summary_text(read_audit(run.reader), run.manifest, name="model", about={}, drawn=[], absent={})
+    assert "Nobody who can only send text can do that" in text
+    assert text.index("## Robustness summary") > text.index("## Optimal bit-width configuration")
+
+
+def test_what_anybody_could_send_leads_and_warns_only_of_much() -> None:
+    run = AuditRun(2)
+    run.attacks(0.4, unit="token", target="embeddings")
+    run.prompts(0.02, reason="no tokenizer is known, so there is no text to change: give one")
+    found = of(run, "audit_prompts")
+    assert found.severity == "info"
+    assert found.title == "Of what anybody could send, typing errors in 2 % of the places cost the most accuracy: −0.02"
+    assert "not measured: no tokenizer is known" in found.detail
+    suits = [one for one in find(run.reader, Cuts()) if one.kind.startswith("audit_suits")]
+    assert any("changed prompts (typos) cost 0.02 of accuracy ≤ 0.1" in one.title + one.detail for one in suits)
+    hurt = AuditRun(2)
+    hurt.prompts(0.2)
+    assert of(hurt, "audit_prompts").severity == "warning"
+
+
+def test_tasks_are_told_beside_guessing(whole: AuditRun) -> None:
+    chosen, said = (one for one in find(whole.reader, Cuts()) if one.kind == "audit_task")
+    assert (chosen.title, said.title) == ("arc: 60 % right", "sums: 30 % right")
+    assert "Guessing gets 25 %" in chosen.detail
+    assert chosen.evidence.n == 200

@@ -55,14 +55,18 @@ def written_to(path: Path, rows: list[dict[str, Any]]) -> Path:
 
 @pytest.mark.soak
 def test_it_agrees_with_lm_eval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same share of right answers, and the same log-likelihood of every choice as far as float32 goes."""
+    """The same share of right answers, and the same log-likelihood of every choice as far as float32 goes.
+
+    Without lm-eval's cache of logits, which takes those of another place where the tokens of one question's context are
+    another's context and the beginning of its choice (0.4.13).
+    """
     lm_eval = pytest.importorskip("lm_eval")
     from lm_eval.models.huggingface import HFLM
     from lm_eval.tasks import TaskManager
 
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
     net = model(48)
-    lm = HFLM(pretrained=net, tokenizer=tokenizer(), batch_size=1, max_length=48)
+    lm = HFLM(pretrained=net, tokenizer=tokenizer(), batch_size=1, max_length=48, logits_cache=False)
     asked = [{**row, "answer": "?"} for row in prompts()]
     requests = [
         type("Asked", (), {"args": (row["prompt"], {"until": ["\n\n"], "max_gen_toks": MOST})}) for row in asked

@@ -19,6 +19,7 @@ from learnscope.probes.robustness.attacks import EPSILONS, Attacks
 from learnscope.probes.robustness.bit_robustness import BitRobustness
 from learnscope.probes.robustness.input_perturbation import InputPerturbation
 from learnscope.probes.robustness.noise_robustness import NoiseRobustness
+from learnscope.probes.robustness.prompt_perturbation import PromptPerturbation
 from learnscope.task import Task
 
 POINTS = 27
@@ -106,6 +107,8 @@ def robustness_passes(steps: int, transfer_steps: int) -> Passes:
     )
     noise = Passes(compared=NoiseRobustness.seeds * (len(NoiseRobustness.sigmas) + len(NoiseRobustness.bits)))
     changed = Passes(plain=2 * InputPerturbation.seeds * len(InputPerturbation.levels))
+    kinds = len(PromptPerturbation.kinds)
+    changed += Passes(compared=2 + kinds * PromptPerturbation.seeds * len(PromptPerturbation.levels))
     widths = 1 + len(BitRobustness.bits)
     others = widths - 1  # where an attack was made, and without any at the first width, the outputs have been seen
     transfer = Passes(plain=widths + widths * others + others, gradient=widths * transfer_steps - 1)

@@ -35,7 +35,8 @@ class PerformanceAnalyzer:
         self.session = session
 
     def compute_basic_metrics(self, data_loader: Any, **options: Any) -> dict[str, Any]:
-        """`loss`, `perplexity`, `accuracy` with `_low` and `_high`, `top_k_accuracy` by k, `examples`, `positions`.
+        """`loss`, `perplexity`, `accuracy` with `_low` and `_high`, `top_k_accuracy` by k, `examples`, `positions`,
+        and of a classifier `class_accuracy` by class.
 
         `data` is "the model's own samples" where there are no other data: the loss is then the model's entropy.
         """
@@ -43,6 +44,9 @@ class PerformanceAnalyzer:
         reasons: dict[str, str] = {}
         record = self.session.measure(Performance(**options), data_loader)
         for entry in entries_of([record]):
+            if entry.kind == "class":
+                metrics.setdefault("class_accuracy", {})[entry.scope] = values_of(entry)
+                continue
             if "k" not in entry.labels:
                 metrics |= values_of(entry)
                 reasons |= entry.reasons

@@ -12,6 +12,7 @@ from learnscope.probes.robustness.attacks import Attacks
 from learnscope.probes.robustness.bit_robustness import BitRobustness
 from learnscope.probes.robustness.input_perturbation import InputPerturbation
 from learnscope.probes.robustness.noise_robustness import NoiseRobustness
+from learnscope.probes.robustness.prompt_perturbation import PromptPerturbation
 
 GAP = ("robustness_gap", "robustness_gap_low", "robustness_gap_high", "examples")
 FLAGS = ("pgd_at_least_fgsm", "monotone_in_epsilon", "monotone_in_steps", "random_below_attack")
@@ -22,7 +23,8 @@ class RobustnessAnalyzer:
 
     Results are plain numbers, text, lists and dictionaries. NaN is "not measured", and `reasons` beside it says why. An
     entry of a list is one setting: its labels, such as `epsilon` or `level`, and its numbers. Every method takes the
-    options of its probe: `Attacks`, `NoiseRobustness`, `InputPerturbation`, `BitRobustness`.
+    options of its probe: `Attacks`, `NoiseRobustness`, `InputPerturbation`, `PromptPerturbation`,
+    `BitRobustness`.
     """
 
     def __init__(self, session: AuditSession) -> None:
@@ -72,6 +74,17 @@ class RobustnessAnalyzer:
         changed = entries(record, "perturbation")
         return {**changed, "clean": changed["clean"][0], **record.notes}
 
+    def test_prompt_perturbations(
+        self, data_loader: Any, levels: Sequence[float] = PromptPerturbation.levels, **options: Any
+    ) -> dict[str, Any]:
+        """Prompts with typing errors, other casing, spaces and word order, and other text before them.
+
+        `clean`, and a list for each kind of change, an entry a level.
+        """
+        record = self.session.measure(PromptPerturbation(levels=levels, **options), data_loader)
+        changed = entries(record, "prompt")
+        return {**changed, "clean": changed["clean"][0], **record.notes}
+
     def test_bit_robustness(
         self, data_loader: Any, bits: Sequence[int] = BitRobustness.bits, **options: Any
     ) -> dict[str, Any]:
@@ -88,7 +101,8 @@ class RobustnessAnalyzer:
         self, data_loader: Any, *, epsilons: Sequence[float] | None = None, examples: int | None = None,
         clip: tuple[float, float] | None = None, steps: int = Attacks.steps, transfer_steps: int = BitRobustness.steps,
     ) -> dict[str, Any]:  # fmt: skip
-        """All four, on the same data: `adversarial`, `noise`, `perturbations`, `bits`, `robustness_gap`, `flags`.
+        """All five on the same data: `adversarial`, `noise`, `perturbations`, `prompts`, `bits`, and `robustness_gap`
+        and `flags` of the first.
 
         `steps` are those of PGD, `transfer_steps` those of attacks across bit widths.
         """
@@ -100,6 +114,7 @@ class RobustnessAnalyzer:
                 "adversarial": adversarial,
                 "noise": self.test_noise_robustness(data_loader, examples=examples),
                 "perturbations": self.test_input_perturbations(data_loader, examples=examples),
+                "prompts": self.test_prompt_perturbations(data_loader, examples=examples),
                 "bits": self.test_bit_robustness(data_loader, examples=examples, clip=clip, steps=transfer_steps),
                 **{name: adversarial[name] for name in GAP},
                 "flags": adversarial["flags"],

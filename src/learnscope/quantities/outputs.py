@@ -94,6 +94,13 @@ class Performance(Quantities):
     )
     examples = not_drawn("how many examples have a target")
     positions = not_drawn("how many positions have a target")
+    class_accuracy, class_accuracy_low, class_accuracy_high = with_interval(
+        Quantity(
+            "share of the examples of the class that are predicted right", kinds=("class",), better="higher",
+            scale="share", drawn="not", when="for classifiers with one target an example, up to 1,000 classes",
+        ), "Wilson's, over examples",
+    )  # fmt: skip
+    class_examples = Quantity("how many examples are of the class", kinds=("class",), drawn="not", when="with it")
 
 
 _FUNCTION = {"function": "torch's name of it, such as `cross_entropy`"}

@@ -113,3 +113,30 @@ class BitRobustness(Quantities):
     )  # fmt: skip
     loss = not_drawn("Σ losses / Σ positions", kinds=("transfer", "bits"), labels=_WIDTHS, better="lower")
     examples = not_drawn("how many examples these rest on", kinds=("transfer", "bits"), labels=_WIDTHS)
+
+
+_PROMPT = {"level": "share of the letters, spaces, words or tokens that could be changed"}
+_prompt = partial(Quantity, kinds=("prompt",), labels=_PROMPT, drawn="not")
+_MEANS = "over examples, studentised, each the mean over its seeds"
+
+
+class PromptPerturbation(Quantities):
+    records = "what typing errors, reformatting and distractors in prompts do to the outputs"
+
+    loss = _prompt("Σ losses / Σ positions of what follows the prompts, mean over seeds", better="lower")
+    accuracy = _prompt("share of the same that is right, mean over seeds", better="higher", scale="share")
+    loss_change, loss_change_low, loss_change_high = with_interval(
+        _prompt("loss minus that after the prompts as they are, at the same positions", better="lower"), _MEANS
+    )
+    accuracy_change, accuracy_change_low, accuracy_change_high = with_interval(
+        _prompt("accuracy minus that after the prompts as they are", better="higher", scale="share"), _PAIRED
+    )
+    kl, kl_low, kl_high = with_interval(
+        _prompt("KL(as it is ‖ changed) per position", unit="nats", better="lower", scale="log"), _MEANS
+    )
+    changed_share = _prompt(
+        "share of the letters, spaces, words or tokens that was changed; of distractors, words or tokens added for "
+        "each of the prompt's own", scale="share",
+    )  # fmt: skip
+    seeds = _prompt("how many; 1 for `clean`")
+    examples = _prompt("how many examples these rest on")

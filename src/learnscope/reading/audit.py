@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, get_args, get_type_hints
 
 from learnscope.quantities import bits
-from learnscope.reading import audit_parts
+from learnscope.reading import audit_answers, audit_parts
 from learnscope.reading.audit_numbers import Part, entries_of
 from learnscope.reading.gather import class_of, labels, one_pass
 from learnscope.record import Record
@@ -34,7 +34,7 @@ class Frontier(audit_parts.Optimum):
 class Audit:
     """All parts of an audit. A part that was not measured is None, and `missing` has the reason."""
 
-    quality: audit_parts.Quality | None = None
+    quality: audit_answers.Quality | None = None
     speed: audit_parts.Speed | None = None
     memory: audit_parts.Memory | None = None
     layers: audit_parts.Layers | None = None
@@ -42,6 +42,8 @@ class Audit:
     configurations: audit_parts.Configurations | None = None
     optimum: audit_parts.Optimum | None = None
     exported: audit_parts.Exported | None = None
+    tasks: audit_answers.Tasks | None = None
+    prompts: audit_answers.Prompts | None = None
     attacks: audit_parts.Attacks | None = None
     noise: audit_parts.Noise | None = None
     perturbations: audit_parts.Perturbations | None = None

@@ -14,6 +14,10 @@ from learnscope.record import Evidence, Record
 DISTURBED = {
     "weight_noise": ("noise on the weights", "σ"), "quantisation_noise": ("rounding noise on the weights", "bits"),
     "token_dropout": ("dropped tokens", "share"), "token_substitution": ("replaced tokens", "share"),
+    "typos": ("typing errors", "share"), "letter_swaps": ("exchanged letters", "share"),
+    "casing": ("letters in the other case", "share"), "whitespace": ("changed spaces", "share"),
+    "word_order": ("exchanged words", "share"), "distractor": ("words of another text before the prompt", "share"),
+    "token_swaps": ("exchanged tokens", "share"), "token_distractor": ("tokens of another text before it", "share"),
     "input_dropout": ("dropped inputs", "share"), "input_noise": ("noise on the inputs", "σ"),
 }  # fmt: skip
 """The name of each kind of noise, and the unit of its level."""

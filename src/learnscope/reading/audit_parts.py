@@ -7,24 +7,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar
 
-from learnscope.quantities import Quantities, bits, cost, outputs, robustness
+from learnscope.quantities import Quantities, bits, cost, robustness
 from learnscope.reading.audit_numbers import CountOf, Entry, Label, Number, NumberOf, Part
-
-
-class Quality(Part):
-    quantities = outputs.Performance
-    loss, perplexity = NumberOf(outputs.Performance.loss), NumberOf(outputs.Performance.perplexity)
-    accuracy = NumberOf(outputs.Performance.accuracy)
-    n_examples, positions = CountOf(outputs.Performance.examples), CountOf(outputs.Performance.positions)
-
-    @property
-    def examples(self) -> int | None:
-        return self.n_examples
-
-    @property
-    def top_k(self) -> dict[int, Number]:
-        by_k = {int(k): entry["top_k_accuracy"] for entry in self.entries if (k := entry.labels.get("k"))}
-        return dict(sorted(by_k.items()))
 
 
 class Setting(Entry):
@@ -267,6 +251,7 @@ class Attack(Entry):
     """One attack of one strength; epsilon is in `unit`."""
 
     accuracy = NumberOf(robustness.Attacks.accuracy)
+    loss = NumberOf(robustness.Attacks.loss)
     accuracy_change = NumberOf(robustness.BitRobustness.accuracy_change)
     zero_gradient_share = NumberOf(robustness.Attacks.zero_gradient_share)
     norm, epsilon = Label("norm", ""), Label("epsilon", 0.0)

@@ -24,6 +24,7 @@ from learnscope.probes.robustness.attacks import Attacks
 from learnscope.probes.robustness.bit_robustness import BitRobustness
 from learnscope.probes.robustness.input_perturbation import InputPerturbation
 from learnscope.probes.robustness.noise_robustness import NoiseRobustness
+from learnscope.probes.robustness.prompt_perturbation import PromptPerturbation
 from learnscope.run import Run
 from learnscope.session.ending import concluding
 from learnscope.session.opening import check_model
@@ -110,7 +111,7 @@ def _audit_probes(provides: set[str]) -> list[Probe]:
     """Probes for finished models rather than for models in training."""
     candidates: list[Probe] = [
         Performance(), MemoryUse(), InferenceSpeed(), LayerTimes(),
-        BitSensitivity(bits=ALONE, embeddings=True), BitFrontier(), ExportedSpeed(), Attacks(),
-        NoiseRobustness(), InputPerturbation(), BitRobustness(),
+        BitSensitivity(bits=ALONE, embeddings=True), BitFrontier(), ExportedSpeed(), PromptPerturbation(),
+        InputPerturbation(), NoiseRobustness(), Attacks(), BitRobustness(),
     ]  # fmt: skip
     return [probe for probe in candidates if probe.needs <= provides]

@@ -8,8 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from scipy import stats
+from sklearn.metrics import recall_score
 from torch import Tensor, nn
 
+import learnscope as ls
 import learnscope.tensor.outputs.ranks as ranks
 from learnscope.intervals import ratio_interval
 from learnscope.posttrain.session import AuditSession
@@ -227,3 +230,34 @@ def test_options_are_refused_early() -> None:
             Performance(top_k=bad)
     with pytest.raises(ValueError, match="resamples"):
         Performance(resamples=0)
+
+
+def test_accuracy_by_class_is_scikit_learns_recall() -> None:
+    generator = torch.Generator().manual_seed(5)
+    x, y = torch.randn(90, 6, generator=generator), torch.randint(4, (90,), generator=generator)
+    y[y == 2] = 3  # a class that the data do not have
+    torch.manual_seed(0)
+    net = torch.nn.Linear(6, 4)
+    run = ls.audit(net, [(x[:50], y[:50]), (x[50:], y[50:])], probes=[ls.Performance()], strict=True)
+    frame = run.frame("Performance", name="class_accuracy").set_index("scope")["value"]
+    with torch.no_grad():
+        predicted = net(x).argmax(1)
+    wanted = recall_score(y, predicted, labels=[0, 1, 3], average=None)
+    assert list(frame.index) == ["0", "1", "3"]
+    assert frame.tolist() == pytest.approx(wanted.tolist())
+    for number in (0, 1, 3):
+        own = y == number
+        ends = stats.binomtest(int((predicted == y)[own].sum()), int(own.sum())).proportion_ci(method="wilson")
+        for end, bound in (("low", ends.low), ("high", ends.high)):
+            found = run.frame("Performance", name=f"class_accuracy_{end}").set_index("scope")["value"]
+            assert found[str(number)] == pytest.approx(bound)
+    counts = run.frame("Performance", name="class_examples").set_index("scope")["value"]
+    assert counts.tolist() == [int((y == number).sum()) for number in (0, 1, 3)]
+
+
+def test_tokens_are_no_classes_of_their_own() -> None:
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Embedding(9, 4), torch.nn.Linear(4, 9))
+    ids = torch.randint(9, (8, 5))
+    run = ls.audit(net, [(ids[:, :-1], ids[:, 1:])], probes=[ls.Performance()], strict=True)
+    assert "class_accuracy" not in set(run.frame("Performance")["name"])

@@ -14,8 +14,8 @@ from learnscope.record import Column, Label, Table
 
 PARTS_OF = {"attn": "attn", "mlp": "mlp"}
 BITS = (16, 8, 4, 2)
-PARTS = ("performance", "speed", "memory", "layers", "sensitivity", "widths", "optimum", "exported", "attacks", "noise",
-         "perturbations", "transfer")  # fmt: skip
+PARTS = ("performance", "speed", "memory", "layers", "sensitivity", "widths", "optimum", "exported", "tasks", "prompts",
+         "attacks", "noise", "perturbations", "transfer")  # fmt: skip
 
 
 def columns(values: Mapping[str, Number | str], **labels: Label) -> list[Column]:
@@ -197,7 +197,7 @@ class AuditRun(MadeRun):
         self.once("ExportedSpeed", tables, threads=2, device="cpu", real=True)
 
     def attacks(self, gap: float = 0.23, half: float | str = 0.04, flags: Mapping[str, Number | str] | None = None,
-                zeros: float = 0.001, unit: str = "relative") -> None:  # fmt: skip
+                zeros: float = 0.001, unit: str = "relative", target: str = "inputs") -> None:  # fmt: skip
         found = []
 
         def attack(name: str, epsilon: float, steps: int, accuracy: float) -> Table:
@@ -221,7 +221,7 @@ class AuditRun(MadeRun):
         self.once(
             "Attacks",
             found,
-            target="embeddings",
+            target=target,
             steps=10,
             restarts=2,
             per="token",
@@ -240,6 +240,27 @@ class AuditRun(MadeRun):
             }  # fmt: skip
             found.append(Table("noise", [name], columns(values, level=level)))
         self.once("NoiseRobustness", found, examples=64)
+
+    def prompts(self, lost: float = 0.02, reason: str | None = None) -> None:
+        found = [Table("prompt", ["clean"], columns({"loss": 3.2, "accuracy": 0.41, "kl": 0.0, "seeds": 1}, level=0.0))]
+        for name, harm in (("typos", 1.0), ("casing", 0.5)):
+            for level in (0.02, 0.1):
+                change = -lost * harm * level / 0.02
+                values: dict[str, Number | str] = {
+                    **between("accuracy_change", change, 0.01), **between("loss_change", -4 * change, 0.05),
+                    **between("kl", -change, 0.005), "changed_share": level, "seeds": 3, "examples": 32,
+                }  # fmt: skip
+                if reason is not None and name == "casing":
+                    values = dict.fromkeys(values, reason)
+                found.append(Table("prompt", [name], columns(values, level=level)))
+        self.once("PromptPerturbation", found, examples=32, changed="the first half of each text")
+
+    def tasks(self) -> None:
+        chosen = {**between("acc", 0.6, 0.05), **between("acc_norm", 0.62, 0.05), **between("acc_bytes", 0.61, 0.05)}
+        chosen |= {"exact_match": "the questions are multiple choice", "chance": 0.25, "questions": 200, "cut": 0}
+        said = {**between("exact_match", 0.3, 0.06), "acc": "the answers are in words", "questions": 100, "cut": 2}
+        found = [Table("task", ["arc"], columns(chosen)), Table("task", ["sums"], columns(said))]
+        self.once("TaskAccuracy", found)
 
     def perturbations(self) -> None:
         clean = {"accuracy_mean": 0.41, "loss_mean": 3.2, "seeds": 1, "changed_share": 0.0}

@@ -120,6 +120,8 @@ def _summed(weights: float, running: Running | None) -> tuple[float, str]:
 def _robust(audit: Audit, cuts: Cuts) -> Demand:
     part, limit = audit.attacks, cuts.audit_robustness_gap
     cure = "Check inputs before the model sees them, or train it on attacked ones."
+    if part is not None and part.notes.get("target") == "embeddings":
+        return _robust_prompts(audit, limit)
     if part is None or part.gap.value is None:
         why = audit.missing.get("attacks") or (part.gap.reason if part is not None else "not recorded")
         return Demand(
@@ -139,6 +141,22 @@ def _robust(audit: Audit, cuts: Cuts) -> Demand:
 
 def _beside(met: bool | None, yes: str, no: str) -> str:
     return yes if met else no if met is False else "within its interval of"
+
+
+def _robust_prompts(audit: Audit, limit: float) -> Demand:
+    """A language model is judged by what anybody could send: no text makes the attacks on its embeddings."""
+    cure = "Clean prompts before the model sees them, or train it on such ones."
+    worst = None if audit.prompts is None else audit.prompts.worst
+    if worst is None or audit.prompts is None or worst.accuracy_change.value is None:
+        why = audit.missing.get("prompts") or (audit.prompts.reason if audit.prompts is not None else "not recorded")
+        nothing = evidence("PromptPerturbation", "accuracy_change", 0, NONE)
+        return Demand(None, f"what changed prompts do was not measured ({why})", nothing, cure)
+    change = worst.accuracy_change
+    lost = Number(-(change.value or 0.0), *((-change.interval[1], -change.interval[0]) if change.interval else ()))
+    met, basis = within(lost, limit), evidence(audit.prompts.probe, "accuracy_change", audit.prompts.examples, change)
+    cost = f"changed prompts ({worst.name}) cost {num(lost.value or 0.0)} of accuracy"
+    text = f"{cost} {_beside(met, '≤', '>')} {num(limit)}"
+    return Demand(met, text, basis, cure)
 
 
 def _judged(name: str, what: str, demands: Sequence[Demand], more: str = "") -> Finding:

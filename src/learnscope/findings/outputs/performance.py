@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from learnscope.findings import analysis, not_an_audit
+from learnscope.findings.outputs.answers import tasks, weak_classes
 from learnscope.reading.audit import read_audit
+from learnscope.reading.audit_answers import Quality
 from learnscope.reading.audit_numbers import Number, duration, evidence, interval_text, size
-from learnscope.reading.audit_parts import Layers, Memory, Quality, Speed
+from learnscope.reading.audit_parts import Layers, Memory, Speed
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.words import capital, count, listed, num, percent
 from learnscope.record import Evidence, Finding
@@ -22,7 +24,9 @@ def audit_performance(reader: RunReader, cuts: Cuts) -> list[Finding]:
     audit = read_audit(reader)
     findings: list[Finding | None] = []
     if audit.quality is not None:
-        findings.append(quality(audit.quality))
+        findings += [quality(audit.quality), weak_classes(audit.quality)]
+    if audit.tasks is not None:
+        findings += tasks(audit.tasks)
     if audit.speed is not None and audit.speed.settings:
         findings += [speed(audit.speed), too_few_passes(audit.speed), not_settled(audit.speed)]
     if audit.layers is not None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from itertools import compress, takewhile
 
 from learnscope.findings import analysis, not_an_audit
+from learnscope.findings.robustness.language import curvature, prompted
 from learnscope.reading.audit import read_audit
 from learnscope.reading.audit_numbers import (
     DISTURBED,
@@ -35,7 +36,11 @@ FAILURES = {
 def audit_robustness(reader: RunReader, cuts: Cuts) -> list[Finding]:
     audit = read_audit(reader)
     found: list[Finding | None] = []
-    if audit.attacks is not None:
+    if audit.prompts is not None:
+        found.append(prompted(audit.prompts, cuts))
+    if audit.attacks is not None and audit.attacks.notes.get("target") == "embeddings":
+        found.append(curvature(audit.attacks))
+    elif audit.attacks is not None:
         found += [gap(audit.attacks, cuts), masked(audit.attacks, cuts)]
     if (noise := audit.noise) is not None:
         found += [tolerance(noise, name, levels, cuts) for name, levels in noise.by_name().items()]

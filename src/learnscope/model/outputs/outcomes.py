@@ -97,6 +97,8 @@ class Sums:
     """Number of classes that the model distinguishes; None if the targets are not classes."""
     tokens: bool
     """Whether the classes are the model's vocabulary and the loss is their cross entropy."""
+    target: Tensor | None = None
+    """The right class of each example, where none has more than one position; -1 where it has none."""
 
 
 @torch.no_grad()
@@ -121,7 +123,11 @@ def summed_by_example(model: nn.Module, task: Task, batches: Iterable[Any], top_
             del outputs  # otherwise the logits of two batches would be in memory at once
     joined = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
     within = {k: joined[f"within {k}"] for k in top_k if f"within {k}" in joined}
-    return Sums(joined["loss"], joined["positions"], joined.get("right"), within, classes, tokens)
+    target = joined.get("target")
+    if target is not None:
+        once = bool((joined["positions"] <= 1).all())
+        target = torch.where(joined["positions"] > 0, target, -1).long() if once else None
+    return Sums(joined["loss"], joined["positions"], joined.get("right"), within, classes, tokens, target)
 
 
 def predicts_tokens(model: nn.Module, classes: int) -> bool:
@@ -156,6 +162,8 @@ def _summed(model: nn.Module, task: Task, outputs: Positions, examples: int, top
     if loss is None or not is_cross_entropy(task):
         loss = task.each_loss(model, with_target(logits, outputs.rows), targets)
     by_position |= {"loss": loss, "positions": torch.ones_like(loss)}
+    if "right" in by_position and targets.numel() == loss.numel():
+        by_position["target"] = targets.reshape(-1)
     return {
         name: torch.bincount(outputs.example, values.detach().double(), minlength=examples).cpu()
         for name, values in by_position.items()

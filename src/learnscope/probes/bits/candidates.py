@@ -15,7 +15,9 @@ from learnscope.tensor.bits.quantize import HALF_BITS, WHOLE_BITS, Half, Scheme
 GROUPS = (128, 64, 32)
 """Input features that share a scale."""
 OUTSIDE = ("embedding", "head")
-Family = Literal["original", "half", "uniform", "group", "tensor", "zero point", "blocks", "mixed", "activations", "method"]
+Family = Literal[
+    "original", "half", "uniform", "group", "tensor", "zero point", "blocks", "mixed", "activations", "method"
+]
 
 
 class Quantiser(BitProbe):

@@ -4,29 +4,33 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from torch import Tensor
 
 from learnscope.core.moment import Moment
 from learnscope.core.probe import At, Probe
-from learnscope.intervals import ratio_interval, share_interval
+from learnscope.intervals import ratio_interval, share_interval, wilson
 from learnscope.model.outputs.outcomes import Sums, summed_by_example
 from learnscope.options import check_whole, is_whole
 from learnscope.probes.outputs.columns import SAMPLED
 from learnscope.quantities import Quantity
 from learnscope.quantities.outputs import Performance as Q
 from learnscope.record import Label, Measurement, Table
+from learnscope.task import unwrap
 
 NO_CLASSES = "float targets: numbers, or several yes/no answers, of which none is the right class"
 NO_TOKENS = "the model does not predict tokens: its classes are no vocabulary, or its task has a loss of its own"
+CLASSES = 1000
+"""Of more classes, only the accuracy of all together is recorded."""
 NO_POSITIONS = "no position of the data has a target"
 
 
 class Performance(Probe):
-    """Loss and accuracy over all of the data, in one pass.
+    """Loss and accuracy over all of the data, in one pass; of classifiers also the accuracy by class.
 
     Intervals are over examples, by `learnscope.intervals.ratio_interval`; of shares, Wilson's where each example has
-    one position, and where all or none are right, which examples drawn again cannot judge.
+    one position; with the positions that count as independent where all or none are right, or too few examples differ.
     Of equal logits the first counts as the largest, as in argmax. A row of logits with a NaN is never right.
     """
 
@@ -47,17 +51,30 @@ class Performance(Probe):
         check_whole(self, resamples=1, seed=0)
 
     def measure(self, moment: Moment) -> Measurement:
-        part = {"what": "performance 2", "top_k": list(self.top_k), "resamples": self.resamples, "seed": self.seed}
+        part = {"what": "performance 3", "top_k": list(self.top_k), "resamples": self.resamples, "seed": self.seed}
         part |= {"sampled": True} if moment.subject.sampled else {}
-        rows = moment.remember(part, lambda: {"columns": self._rows(moment)})["columns"]
+        found = moment.remember(part, lambda: self._found(moment))
+        rows = found["columns"]
         columns = [
             Q.named(name).column([value], labels, {0: status} if status else {}) for name, labels, value, status in rows
         ]
-        return Measurement([Table("model", ["model"], columns)])
+        tables = [Table("model", ["model"], columns)]
+        if found["classes"]:
+            tables.append(_class_table(moment, found["classes"]))
+        return Measurement(tables)
 
-    def _rows(self, moment: Moment) -> list[_Row]:
+    def _found(self, moment: Moment) -> dict[str, Any]:
+        """The rows of the model, and of each class that the data have its number, its right examples and all."""
         batches = moment.track(list(moment.subject.holdout or ()), "loss and accuracy")
         sums = summed_by_example(moment.model, moment.task, batches, self.top_k)
+        classes: list[list[int]] = []
+        if sums.target is not None and sums.right is not None and not sums.tokens and (sums.classes or 0) <= CLASSES:
+            for number in sums.target[sums.target >= 0].unique().tolist():
+                own = sums.target == number
+                classes.append([number, int(sums.right[own].sum()), int(own.sum())])
+        return {"columns": self._rows(moment, sums), "classes": classes}
+
+    def _rows(self, moment: Moment, sums: Sums) -> list[_Row]:
         positions, examples = int(sums.positions.sum()), int((sums.positions > 0).sum())
         loss = float(sums.loss.sum()) / positions if positions else math.nan
         low, high, few = ratio_interval(
@@ -86,6 +103,22 @@ class Performance(Probe):
             return _with_interval(quantity, labels, _NOTHING, reason, reason)
         low, high, few = share_interval(right.numpy(), sums.positions.numpy(), resamples=self.resamples, seed=self.seed)
         return _with_interval(quantity, labels, (float(right.sum()) / positions, low, high), None, few)
+
+
+def _class_table(moment: Moment, classes: Sequence[Sequence[int]]) -> Table:
+    """A row for each class, by the configuration's name of it where it has one."""
+    names = getattr(getattr(unwrap(moment.model), "config", None), "id2label", None) or {}
+    scopes = [str(names.get(number, number)) for number, _, _ in classes]
+    if len(set(scopes)) < len(scopes):
+        scopes = [str(number) for number, _, _ in classes]
+    ends = [wilson(right / n, n) for _, right, n in classes]
+    columns = [
+        Q.class_accuracy.column([right / n for _, right, n in classes]),
+        Q.class_accuracy_low.column([low for low, _ in ends]),
+        Q.class_accuracy_high.column([high for _, high in ends]),
+        Q.class_examples.column([n for _, _, n in classes]),
+    ]
+    return Table("class", scopes, columns)
 
 
 _Row = tuple[str, dict[str, Label], float | None, str | None]

@@ -30,18 +30,18 @@ from learnscope.store.reader import RunReader
 
 SCHEMA = 1
 SECTIONS = {
-    "performance": ("quality", "speed", "memory", "layers"),
+    "performance": ("quality", "tasks", "speed", "memory", "layers"),
     "bit_widths": ("sensitivity", "configurations", "optimum", "exported"),
-    "robustness": ("attacks", "noise", "perturbations", "transfer"),
+    "robustness": ("prompts", "perturbations", "noise", "attacks", "transfer"),
 }
 """The sections of the results and the parts of an audit that each holds."""
 INSIGHTS = {
     "Performance": (audit_performance, SECTIONS["performance"]),
     "Quantisation": (audit_bits, ("sensitivity", "configurations", "optimum")),
     "Speed of packed weights": (audit_exported, ("exported",)),
-    "Robustness": (audit_robustness, SECTIONS["robustness"]),
     "Deployment scenarios": (audit_deployment, ()),
     "The device described": (audit_device, ()),
+    "Robustness": (audit_robustness, SECTIONS["robustness"]),
 }
 """The chapters of the insights: their analysis, and the parts that it reads."""
 

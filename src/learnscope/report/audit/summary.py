@@ -27,6 +27,18 @@ from learnscope.report.robustness.damage import FLAGS
 
 Row = tuple[str, str, str, str]
 HEAD = ("metric", "value", "95 % interval, or why not", "n")
+THREATS = {
+    "embeddings": "An attack on embeddings changes what the model computes from its tokens. Nobody who can only send "
+    "text can do that: it shows how curved the loss is around the embeddings, and is no verdict on the model.",
+    "inputs": "An attack on inputs changes every input by up to epsilon, with full knowledge of the weights. Somebody "
+    "could do that who has the model and sends it inputs of their own.",
+}
+"""Who could make the attacks, by what they change."""
+PROMPTS = (
+    "Changed prompts are what anybody sends who types in haste or pastes: typing errors, casing, spaces, word order, "
+    "other text before the question. What is compared is predicted after them, and is the same."
+)
+SHOWN_CLASSES = 20
 MOST = 40
 """Configurations in the table; the others are in the results."""
 
@@ -43,9 +55,10 @@ def summary_text(
         *(["## Verdict", table(("", ""), [(label, text) for label, text in verdict])] if verdict else []),
         "## Model configuration", *_configuration(manifest, about),
         "## Key performance metrics", *_section(_performance(audit), audit, ("quality", "speed", "memory", "layers")),
+        *_tasks(audit),
         "## Optimal bit-width configuration", *_rests_on(audit.optimum), *_bits(audit),
-        "## Robustness summary", *_rests_on(audit.attacks),
-        *_section(_robustness(audit), audit, ("attacks", "noise", "perturbations", "transfer")),
+        "## Robustness summary", *threats(audit), *_rests_on(audit.attacks),
+        *_section(_robustness(audit), audit, ("prompts", "attacks", "noise", "perturbations", "transfer")),
         *(["## Figures"] if drawn else []),
     ]  # fmt: skip
     for panel in (figure.panel for figure in drawn):
@@ -130,6 +143,8 @@ def _performance(audit: Audit) -> list[Row]:
     if (quality := audit.quality) is not None:
         tops = {f"top-{k} accuracy": number for k, number in quality.top_k.items()}
         numbers = {"loss": quality.loss, "perplexity": quality.perplexity, "accuracy": quality.accuracy, **tops}
+        if len(quality.by_class) <= SHOWN_CLASSES:
+            numbers |= {f"accuracy of class {name}": number for name, number in quality.by_class.items()}
         where = _where(quality)
         out += [row(f"{name}{where}", number, quality) for name, number in numbers.items()]
     if audit.speed is not None and audit.speed.settings:
@@ -220,8 +235,32 @@ COLUMNS = ("configuration", "size", "bits a weight", "KL", "95 % interval", "cha
            "accuracy", "frontier")  # fmt: skip
 
 
+def threats(audit: Audit) -> list[str]:
+    """Who could do what is measured below."""
+    said = [PROMPTS] if audit.prompts is not None and audit.prompts.changes else []
+    if audit.attacks is not None:
+        said.append(THREATS["embeddings" if audit.attacks.notes.get("target") == "embeddings" else "inputs"])
+    return [" ".join(said)] if said else []
+
+
+def _tasks(audit: Audit) -> list[str]:
+    if audit.tasks is None:
+        return []
+    rows = []
+    for task in audit.tasks.tasks:
+        numbers = task.measured or {"accuracy": task.acc if task.acc.value is None else task.exact_match}
+        rows += [row(f"{name}, {task.name}", number, task.questions) for name, number in numbers.items()]
+        if task.chance.value is not None:
+            rows.append(row(f"guessing, {task.name}", task.chance, task.questions))
+    return ["### Questions with known answers", table(HEAD, rows)]
+
+
 def _robustness(audit: Audit) -> list[Row]:
     out: list[Row] = []
+    for change in [] if audit.prompts is None else audit.prompts.changes:
+        what = f"{DISTURBED.get(change.name, (change.name, ''))[0]}, {at_level(change.name, change.level)}"
+        out.append(row(f"change of accuracy, {what}", change.accuracy_change, audit.prompts, signed))
+        out.append(row(f"KL, {what}", change.kl, audit.prompts))
     if audit.attacks is not None:
         part = audit.attacks
         out.append(row("robustness gap", part.gap, part))

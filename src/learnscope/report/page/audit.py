@@ -13,15 +13,10 @@ from learnscope.reading.audit_numbers import DISTURBED, Entry, Number, at_level,
 from learnscope.reading.audit_parts import Configuration, Levels
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.words import num, percent
+from learnscope.report.audit.summary import THREATS
 from learnscope.store.reader import RunReader
 
 Write = Callable[[float], str]
-THREATS = {
-    "embeddings": "An attack on embeddings changes what the model computes from its tokens. Nobody who can only send "
-    "text can do that: it shows how fragile the model is inside, not what a stranger can do to it.",
-    "inputs": "An attack on inputs changes every input by up to epsilon, with full knowledge of the weights. Somebody "
-    "could do that who has the model and sends it inputs of their own.",
-}
 
 
 def audit_body(reader: RunReader, cuts: Cuts | None = None) -> dict[str, Any]:
