@@ -20,7 +20,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
 from learnscope.model.bits.mixes import uniform
@@ -30,6 +29,7 @@ from learnscope.model.bits.sensitivities import Sensitivities, load, save
 from learnscope.model.bits.torchao_export import to_torchao
 from learnscope.model.weights.content import model_content
 from learnscope.posttrain.errors import PosttrainError
+from learnscope.posttrain.exporting import recommended_weights
 from learnscope.posttrain.session import AuditSession, by_scope, values_of
 from learnscope.probes.bits.bit_frontier import BitFrontier
 from learnscope.probes.bits.bit_optimum import BitOptimum
@@ -38,7 +38,6 @@ from learnscope.probes.bits.bit_widths import BitWidths
 from learnscope.probes.cost.exported_speed import ExportedSpeed
 from learnscope.reading.audit_numbers import entries_of
 from learnscope.record import Record
-from learnscope.tensor.bits.quantize import Scheme
 
 _KEYS = {"block_bits": "effective_bits", "model_bits": "effective_bits_model", "compression": "compression_ratio"}
 """Names of columns that are other than in the record."""
@@ -60,6 +59,8 @@ class BitWidthAnalyzer:
 
     def __init__(self, session: AuditSession) -> None:
         self.session = session
+        self._searched_on: Any = None
+        """The data of the last search, on which weights are calibrated when they are written."""
 
     def analyze_layer_sensitivity(self, data_loader: Any, **options: Any) -> dict[str, Any]:
         """What the outputs lose when one unit alone has fewer bits.
@@ -131,6 +132,7 @@ class BitWidthAnalyzer:
         good. Options are those of `learnscope.BitFrontier`.
         """
         record = self.session.measure(BitFrontier(max_bytes=max_bytes, max_kl=max_kl, **options), data_loader)
+        self._searched_on = data_loader
         names = (
             "verdict", "recommended_name", "recommended", "recommended_scheme", "choices", "allowed", "held_out",
             "held_out_reason", "left_out", "dropped", "same", "no_intervals", "search_examples", "held_out_examples",
@@ -223,16 +225,12 @@ class BitWidthAnalyzer:
 
     def export(self, path: str | Path, bits: Mapping[str, int] | None = None) -> dict[str, Any]:
         """Write the model packed: in the bits that were recommended last, or in those given by unit."""
-        measured = [self.session.record("BitFrontier"), self.session.record("BitOptimum")]
-        record = max((each for each in measured if each is not None), key=lambda each: each.time, default=None)
-        if bits is None and record is None:
-            raise PosttrainError("nothing is recommended yet: call find_frontier(data_loader) first, or give bits=")
-        notes: Mapping[str, Any] = {} if record is None else record.notes
         if Path(path).suffix != ".safetensors":
             raise PosttrainError(f"{path}: name a file that ends in .safetensors, by which it is known when it is read")
-        bits = notes["recommended"] if bits is None else bits
-        scheme = scheme_of(notes.get("recommended_scheme", notes.get("scheme", {})))
-        info = save_packed(self.session.model, bits, scheme, path)
+        scheme, ready = None, None
+        if bits is None:
+            bits, scheme, ready = recommended_weights(self.session, self._searched_on)
+        info = save_packed(self.session.model, bits, scheme, path, ready=ready)
         return {"path": str(info.path), "tensor_bytes": info.tensor_bytes, "file_bytes": info.file_bytes}
 
     def _record(self, probe: str) -> Record:
@@ -240,14 +238,6 @@ class BitWidthAnalyzer:
         if record is None:
             raise PosttrainError(f"this has not been measured yet: call {_CALLS[probe]} first")
         return record
-
-
-def scheme_of(described: Mapping[str, Any]) -> Scheme:
-    """The way of rounding that a record's note describes."""
-    options = {
-        name: described[name] for name in ("granularity", "symmetric", "group_size", "half") if name in described
-    }
-    return Scheme(**options, scale_dtype=getattr(torch, described.get("scales", "float32")))
 
 
 def _by_layer(units: Mapping[str, Mapping[str, Any]], judged: str) -> dict[int | str, dict[int, float]]:

@@ -22,7 +22,7 @@ from learnscope.probes.robustness.noise_robustness import NoiseRobustness
 from learnscope.probes.robustness.prompt_perturbation import PromptPerturbation
 from learnscope.task import Task
 
-POINTS = 27
+POINTS = 35
 """Configurations that the search over bit widths tries, about."""
 PER_OUTPUT = {"plain": 50.0, "compared": 150.0, "gradient": 100.0}
 """Multiply-adds of a matrix product that take as long as what is done with one of the outputs in a pass."""

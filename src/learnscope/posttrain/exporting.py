@@ -10,13 +10,18 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
+from learnscope.model.bits.calibration import Calibration
+from learnscope.model.bits.copies import QuantisedCopies
 from learnscope.model.bits.exports.export import FORMATS, Exported, checked_format, export
 from learnscope.model.bits.exports.placing import check_target
-from learnscope.model.bits.exports.planning import plan_export
+from learnscope.model.bits.exports.planning import Ready, plan_export
+from learnscope.model.bits.quantised_units import find_units
 from learnscope.model.data import fixed_batches
+from learnscope.model.outputs.scores import halves
 from learnscope.posttrain.errors import PosttrainError
 from learnscope.posttrain.session import AuditSession
-from learnscope.tensor.bits.quantize import Scheme
+from learnscope.tensor.bits.methods import find_method
+from learnscope.tensor.bits.quantize import HALF_BITS, Scheme
 
 EXAMPLES = 32
 """On which the model that was loaded back is compared."""
@@ -55,15 +60,14 @@ def export_model(
     On the first examples of `data` the model that was loaded is compared with what was promised. See
     `learnscope.model.bits.exports.export.export`, which does it, and takes any model.
     """
-    session = analyzer.session
+    session, ready = analyzer.session, None
     if bits is None:
-        bits, recommended = _recommended(session)
-        scheme = scheme or recommended
+        bits, scheme, ready = recommended_weights(session, data)
     batches = [] if data is None else fixed_batches(data, session.task, model=session.model, examples=EXAMPLES)
     task = session.task_of(batches) if batches else None
     return export(
         session.model, bits, scheme, path, format=format, tokenizer=session.tokenizer, batches=batches, task=task,
-        overwrite=overwrite,
+        overwrite=overwrite, quantised=ready,
     )  # fmt: skip
 
 
@@ -75,14 +79,42 @@ def in_words(told: Exported) -> list[str]:
     return [*lines, *told.notes]
 
 
-def _recommended(session: AuditSession) -> tuple[Mapping[str, int], Scheme]:
+def recommended_weights(session: AuditSession, data: Any) -> tuple[Mapping[str, int], Scheme, Ready | None]:
+    """The bits and the scheme that were recommended last, with the codes of a method that is calibrated on `data`."""
     records = [record for name in ("BitFrontier", "BitOptimum") if (record := session.record(name)) is not None]
     if not records:
         raise PosttrainError("nothing is recommended yet: examine the bit widths first, or give the bits")
     notes = max(records, key=lambda record: record.time).notes
-    described = notes.get("recommended_scheme", notes["scheme"])
+    described, bits = notes.get("recommended_scheme", notes["scheme"]), notes["recommended"]
+    scheme, method = scheme_of(described), find_method(described.get("method", "rtn"))
+    if described.get("method", "rtn") == "rtn":
+        return bits, scheme, None
+    calibration = None
+    if method.needs_calibration:
+        if data is None:
+            raise PosttrainError(
+                f"the recommended weights are rounded by {described['method']}, which is calibrated on data: give them"
+            )
+        batches = fixed_batches(
+            data, session.task, model=session.model, examples=notes["search_examples"] + notes["held_out_examples"]
+        )
+        task = session.task_of(batches)
+        calibration = Calibration.collect(session.model, halves(task, batches)[0], task=task)
+    copies = QuantisedCopies(session.model, scheme, described["method"], calibration)
+    parameters = dict(session.model.named_parameters())
+    ready = {
+        tensor.name: copies.quantised(tensor, tensor.as_matrix(parameters[tensor.name].detach()), bits[unit.name])
+        for unit in find_units(session.model, embeddings=True)
+        for tensor in unit.tensors
+        if bits.get(unit.name, HALF_BITS) < HALF_BITS
+    }
+    return bits, copies.scheme, ready
+
+
+def scheme_of(described: Mapping[str, Any]) -> Scheme:
+    """The way of rounding that a record's note describes."""
     known = {field.name for field in fields(Scheme)}
     options = {name: value for name, value in described.items() if name in known}
     if "scales" in described:
         options["scale_dtype"] = getattr(torch, described["scales"])
-    return notes["recommended"], Scheme(**options)
+    return Scheme(**options)

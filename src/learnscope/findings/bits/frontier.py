@@ -18,6 +18,9 @@ GROWS = {
     "kl": "mean KL {}", "mse": "mean squared error {}",
 }  # fmt: skip
 
+WORTH = 1.1
+"""Times less damage from which on another method of rounding is called better."""
+
 
 def frontier_findings(part: Frontier, cuts: Cuts) -> list[Finding]:
     """What to use, by question."""
@@ -29,7 +32,44 @@ def frontier_findings(part: Frontier, cuts: Cuts) -> list[Finding]:
         found.append(_recommended(part, *same, cuts, budget=budget is not None))
     if within is not None and same is not None and within[0].name not in {same[0].name, part.recommended_name}:
         found.append(_within(part, *within))
-    return found
+    methods = compared_methods(part)
+    return found if methods is None else [*found, methods]
+
+
+def compared_methods(part: Frontier) -> Finding | None:
+    """Whether a method that clips, or is calibrated on data, is worth it: beside rounding to the nearest, in the same
+    bits and the same way."""
+    bits: Mapping[str, Any] = part.notes.get("bits") or {}
+    damages = {item.name: item[part.judged_by].value for item in part.items}
+    rows: list[tuple[int, str, float, float]] = []
+    for name, of_it in bits.items():
+        way = dict(part.scheme(name)) if name in damages else {}
+        method = way.pop("method", None)
+        if method is None or len(widths_used := set(of_it.values())) != 1:
+            continue
+        nearest = next(
+            (o for o, b in bits.items() if b == of_it and o in damages and dict(part.scheme(o)) == way), None
+        )
+        ours, theirs = damages[name], None if nearest is None else damages[nearest]
+        if ours and theirs:
+            rows.append((next(iter(widths_used)), method, ours, theirs))
+    if not rows:
+        return None
+    each = listed([f"{method} {num(ours)} at {w} bits, where rounding to the nearest has {num(theirs)}"
+                   for w, method, ours, theirs in rows], len(rows))  # fmt: skip
+    width, method, ours, theirs = min(rows, key=lambda row: row[2] / row[3])
+    gain, measure = theirs / ours, MEASURES[part.judged_by]
+    title = f"{method} does {num(gain)} times less damage than rounding to the nearest, at {width} bits"
+    advice = f"Where {width} bits are to do, use it: --method {method} searches with it throughout."
+    if gain < WORTH:
+        title = "No other method of rounding is better than rounding to the nearest here"
+        advice = "Rounding to the nearest will do; calibration on more, or other, data might still help."
+    return Finding(
+        kind="audit_rounding_method", severity="info", title=title, advice=advice, scopes=[],
+        detail=f"{capital(measure)} on data that the search did not see: {each}. Methods are calibrated on the examples "
+        "of the search.",
+        evidence=Evidence(probe=part.probe, name=part.judged_by, n=part.notes.get("held_out_examples") or 0, value=ours),
+    )  # fmt: skip
 
 
 def lost(facts: Mapping[str, Any]) -> str:

@@ -28,6 +28,7 @@ from learnscope.quantities.bits import BitFrontier as Q
 from learnscope.record import Measurement, Table
 from learnscope.tensor.bits.allocation import FrontierPoint, NoAllocation, Point
 from learnscope.tensor.bits.frontier import undominated
+from learnscope.tensor.bits.methods import METHODS
 from learnscope.tensor.bits.quantize import WHOLE_BITS, Granularity, checked_bits
 
 ORIGINAL = "original"
@@ -40,11 +41,12 @@ class BitFrontier(Probe):
     """Which way of storing the model in fewer bits to use, chosen among all that could be worth it.
 
     Tried are 16-bit floats (float16, bfloat16) and 2 to 8 bits for all weights, with and without embeddings and head;
-    scales by channel, tensor, or group of 32, 64 or 128 inputs; with and without a zero point; mixes of widths; and
-    activations in 8 bits. The search goes from coarse to fine on every other example: widths first, other ways of
-    rounding only near the width that is needed, mixes in the best of these ways. A mix is the one that loses least
-    within some bytes, or takes fewest within a damage, if the damages of single units add up (a knapsack, solved
-    exactly). What may be worth it is measured on the other examples, and judged on these alone.
+    scales by channel, tensor, or group of 32, 64 or 128 inputs; with and without a zero point; methods that clip, or
+    are calibrated on data (`methods`); mixes of widths; and activations in 8 bits. The search goes from coarse to fine
+    on every other example: widths first, other ways and methods of rounding only near the width that is needed, mixes
+    in the best of these. A mix is the one that loses least within some bytes, or takes fewest within a damage, if the
+    damages of single units add up (a knapsack, solved exactly). What may be worth it is measured on the other
+    examples, and judged on these alone.
 
     `choices` (a note) names, each with what it loses, its interval and n: "indistinguishable", the smallest whose loss
     is within `max_increase` and cannot be told from none; "within", the smallest within `max_increase`; "at_size", the
@@ -77,6 +79,8 @@ class BitFrontier(Probe):
     activation_bits: int | None = None
     """Of all configurations; None: as they are, and 8 for two that are named so."""
     method: str = "rtn"
+    methods: Sequence[str] = ("mse", "gptq", "awq")
+    """Other methods of rounding that are tried where rounding to the nearest (`method="rtn"`) is no longer enough."""
     max_bytes: int | None = None
     """Of the whole packed model."""
     max_kl: float | None = None
@@ -104,6 +108,9 @@ class BitFrontier(Probe):
             raise ValueError(
                 f"BitFrontier(bits={self.bits!r}): 2 to 8 and 16 are possible; as stored is always compared with"
             )
+        for method in self.methods:
+            if method not in METHODS:
+                raise ValueError(f"BitFrontier(methods={self.methods!r}): {', '.join(METHODS)} are possible")
         try:
             Quantiser(**self.ways(), bits=self.bits if self.bits is not None else WIDTHS)
         except ValueError as error:
@@ -158,9 +165,9 @@ class BitFrontier(Probe):
         self.check_fits(moment.model)
         ways = self.ways(moment.model)
         base, alone = Quantiser(**ways), self._alone(moment, ways)
-        search = Search(
-            moment, base, ways, self.widths(moment.model), self._free(moment.model), Tolerance(self.max_increase), alone
-        )
+        tolerance, free = Tolerance(self.max_increase), self._free(moment.model)
+        others = self.methods if base.method == "rtn" and not is_switchable(moment.model) else ()
+        search = Search(moment, base, ways, self.widths(moment.model), free, tolerance, alone, others)
         search.run(max_bytes=self.max_bytes, max_kl=self.max_kl)
         dropped = search.hopeless()
         base.forget(moment, "search")  # before the other half's outputs are kept

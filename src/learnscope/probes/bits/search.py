@@ -113,7 +113,7 @@ class Search:
         sizes = {name: candidate.packed_bytes(self.moment) for name, candidate in self.tried.items()}
         found: dict[str, str] = {}
         for name, candidate in self.tried.items():
-            plain = candidate.family in ("half", "uniform", "activations", "blocks")
+            plain = candidate.family in ("half", "uniform", "activations", "blocks", "method")
             better = [
                 other
                 for other in self.tried
