@@ -26,12 +26,12 @@ _SEQUENCES = 8
 
 
 def tuned_by_autoround(
-    model: nn.Module, batches: Sequence[Any], bits: int, scheme: Scheme, iterations: int = ITERATIONS
-) -> dict[str, Quantised]:
+    model: nn.Module, batches: Sequence[Any], bits: int, scheme: Scheme
+) -> dict[str, Quantised | None]:
     """The weights in the blocks of a Hugging Face `model` at `bits`, by name; the model stays as it is.
 
-    It takes a second copy of the model. Refused: what the package leaves as it is, such as layers whose dimensions 32
-    does not divide.
+    None for a weight that the package leaves as it is, such as one whose dimensions 32 does not divide. It takes a
+    second copy of the model.
     """
     if scheme.granularity == "tensor":
         raise QuantiseError("auto-round has a scale for each channel or group: give another granularity than 'tensor'")
@@ -42,7 +42,7 @@ def tuned_by_autoround(
     with preserve_rng(), torch.enable_grad():
         compressor = build(
             copy.deepcopy(model), tokenizer=_no_tokenizer(), bits=bits, sym=scheme.is_symmetric(bits),
-            group_size=scheme.group_size if scheme.granularity == "group" else -1, iters=iterations,
+            group_size=scheme.group_size if scheme.granularity == "group" else -1, iters=ITERATIONS,
             dataset=[{"input_ids": part} for part in sequences.split(_SEQUENCES)], seqlen=sequences.shape[1],
             nsamples=len(sequences), batch_size=min(_SEQUENCES, len(sequences)), device_map="cpu", amp=False,
             scale_dtype=f"fp{8 * scheme.scale_dtype.itemsize}", enable_torch_compile=False,
@@ -51,15 +51,12 @@ def tuned_by_autoround(
     return {tensor.name: _read(tensor, model, tuned, bits, scheme) for tensor in wanted}
 
 
-def _read(tensor: QuantisedTensor, model: nn.Module, tuned: nn.Module, bits: int, scheme: Scheme) -> Quantised:
-    """Codes, scales and zero points of a layer that the package has tuned."""
+def _read(tensor: QuantisedTensor, model: nn.Module, tuned: nn.Module, bits: int, scheme: Scheme) -> Quantised | None:
+    """Codes, scales and zero points of a layer that the package has tuned; None if it has not."""
     module: Any = tuned.get_submodule(tensor.module)
     scale = getattr(module, "scale", None)
     if not isinstance(scale, Tensor):
-        raise QuantiseError(
-            f"{tensor.name}: auto-round leaves a weight of shape {tensor.shape} as it is (it wants dimensions that 32 "
-            "divides): leave its unit as stored, or take method='gptq'"
-        )
+        return None
     dtype = model.get_parameter(tensor.name).dtype
     wide = compute_dtype(dtype)
     matrix = tensor.as_matrix(module.weight.detach()).to(wide)
