@@ -23,6 +23,8 @@ ITERATIONS = 200
 """Steps for each block: the package's own number."""
 _SEQUENCES = 8
 """In a batch: the package's own number."""
+_DTYPES = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
+"""The package's names for the dtypes of scales."""
 
 
 def tuned_by_autoround(
@@ -35,6 +37,8 @@ def tuned_by_autoround(
     """
     if scheme.granularity == "tensor":
         raise QuantiseError("auto-round has a scale for each channel or group: give another granularity than 'tensor'")
+    if scheme.scale_dtype not in _DTYPES:
+        raise QuantiseError(f"auto-round has no scales in {scheme.scale_dtype}: give float32, float16 or bfloat16")
     sequences = _sequences(batches)
     build = _package()
     wanted = [t for unit in find_units(model) for t in unit.tensors if _is_linear(model.get_submodule(t.module))]
@@ -45,7 +49,7 @@ def tuned_by_autoround(
             group_size=scheme.group_size if scheme.granularity == "group" else -1, iters=ITERATIONS,
             dataset=[{"input_ids": part} for part in sequences.split(_SEQUENCES)], seqlen=sequences.shape[1],
             nsamples=len(sequences), batch_size=min(_SEQUENCES, len(sequences)), device_map="cpu", amp=False,
-            scale_dtype=f"fp{8 * scheme.scale_dtype.itemsize}", enable_torch_compile=False,
+            scale_dtype=_DTYPES[scheme.scale_dtype], enable_torch_compile=False,
         )  # fmt: skip
         tuned: nn.Module = compressor.quantize()[0]
     return {tensor.name: _read(tensor, model, tuned, bits, scheme) for tensor in wanted}
@@ -75,13 +79,14 @@ def _is_linear(module: nn.Module) -> bool:
 
 
 def _sequences(batches: Sequence[Any]) -> Tensor:
-    """The sequences of all batches, cut to the length of the shortest."""
+    """Whole batches of the sequences, cut to the length of the shortest, as the package needs them."""
     tokens = [batch.get("input_ids") if isinstance(batch, Mapping) else None for batch in batches]
     if not all(isinstance(part, Tensor) and part.ndim == 2 for part in tokens):
         raise QuantiseError("auto-round tunes language models: batches of the form {'input_ids': [sequences, tokens]}")
     found = [part for part in tokens if isinstance(part, Tensor)]
     length = min(part.shape[1] for part in found)
-    return torch.cat([part[:, :length] for part in found]).cpu()
+    sequences = torch.cat([part[:, :length] for part in found]).cpu()
+    return sequences[: max(len(sequences) // _SEQUENCES * _SEQUENCES, min(len(sequences), _SEQUENCES))]
 
 
 def _no_tokenizer() -> Any:
@@ -90,7 +95,8 @@ def _no_tokenizer() -> Any:
     from transformers import PreTrainedTokenizerFast
 
     words = Tokenizer(models.WordLevel({"a": 0, "b": 1}, unk_token="a"))
-    return PreTrainedTokenizerFast(tokenizer_object=words, unk_token="a")
+    build: Any = PreTrainedTokenizerFast  # its stubs have no types
+    return build(tokenizer_object=words, unk_token="a")
 
 
 def _package() -> Any:
