@@ -8,6 +8,7 @@ the same moments, where it is installed (`pip install neural_compressor_pt`). Ex
 """
 
 import argparse
+import importlib
 import importlib.metadata
 import logging
 import time
@@ -37,7 +38,7 @@ def layer(size: int) -> tuple[Tensor, Tensor]:
 def peer(weight: Tensor, inputs: Tensor) -> tuple[str, Callable[[], object]] | None:
     """Its name with its version, and the same work: asymmetric, by rows, columns with the largest inputs first."""
     try:
-        from neural_compressor.torch.algorithms.weight_only.gptq import GPTQ
+        GPTQ: Any = importlib.import_module("neural_compressor.torch.algorithms.weight_only.gptq").GPTQ
     except ImportError:
         return None
     logging.getLogger("neural_compressor").setLevel(logging.ERROR)

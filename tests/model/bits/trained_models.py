@@ -39,7 +39,7 @@ def untrained(family: str, width: int, layers: int) -> nn.Module:
         )
     return transformers.LlamaForCausalLM(
         transformers.LlamaConfig(
-            **ends, pad_token_id=0, hidden_size=width, intermediate_size=2 * width + 16, num_hidden_layers=layers,
+            **ends, pad_token_id=0, hidden_size=width, intermediate_size=2 * width + 32, num_hidden_layers=layers,
             num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=LENGTH,
         )
     )  # fmt: skip

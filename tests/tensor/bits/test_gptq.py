@@ -24,7 +24,7 @@ def drawn(*shape: int, seed: int = 0) -> Tensor:
 
 def correlated(tokens: int, inputs: int, seed: int = 1) -> Tensor:
     """Inputs that tell of each other, some large, as those of a trained layer."""
-    mixed = drawn(tokens, inputs, seed=seed) @ drawn(inputs, inputs, seed=seed + 1) / inputs**0.5
+    mixed: Tensor = drawn(tokens, inputs, seed=seed) @ drawn(inputs, inputs, seed=seed + 1) / inputs**0.5
     return mixed * torch.logspace(-1, 1, inputs)[torch.randperm(inputs, generator=torch.Generator().manual_seed(seed))]
 
 

@@ -23,18 +23,22 @@ ITERATIONS = 200
 """Steps for each block: the package's own number."""
 _SEQUENCES = 8
 """In a batch: the package's own number."""
+_DTYPES = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
+"""The package's names for the dtypes of scales."""
 
 
 def tuned_by_autoround(
-    model: nn.Module, batches: Sequence[Any], bits: int, scheme: Scheme, iterations: int = ITERATIONS
-) -> dict[str, Quantised]:
+    model: nn.Module, batches: Sequence[Any], bits: int, scheme: Scheme
+) -> dict[str, Quantised | None]:
     """The weights in the blocks of a Hugging Face `model` at `bits`, by name; the model stays as it is.
 
-    It takes a second copy of the model. Refused: what the package leaves as it is, such as layers whose dimensions 32
-    does not divide.
+    None for a weight that the package leaves as it is, such as one whose dimensions 32 does not divide. It takes a
+    second copy of the model.
     """
     if scheme.granularity == "tensor":
         raise QuantiseError("auto-round has a scale for each channel or group: give another granularity than 'tensor'")
+    if scheme.scale_dtype not in _DTYPES:
+        raise QuantiseError(f"auto-round has no scales in {scheme.scale_dtype}: give float32, float16 or bfloat16")
     sequences = _sequences(batches)
     build = _package()
     wanted = [t for unit in find_units(model) for t in unit.tensors if _is_linear(model.get_submodule(t.module))]
@@ -42,24 +46,21 @@ def tuned_by_autoround(
     with preserve_rng(), torch.enable_grad():
         compressor = build(
             copy.deepcopy(model), tokenizer=_no_tokenizer(), bits=bits, sym=scheme.is_symmetric(bits),
-            group_size=scheme.group_size if scheme.granularity == "group" else -1, iters=iterations,
+            group_size=scheme.group_size if scheme.granularity == "group" else -1, iters=ITERATIONS,
             dataset=[{"input_ids": part} for part in sequences.split(_SEQUENCES)], seqlen=sequences.shape[1],
             nsamples=len(sequences), batch_size=min(_SEQUENCES, len(sequences)), device_map="cpu", amp=False,
-            scale_dtype=f"fp{8 * scheme.scale_dtype.itemsize}", enable_torch_compile=False,
+            scale_dtype=_DTYPES[scheme.scale_dtype], enable_torch_compile=False,
         )  # fmt: skip
         tuned: nn.Module = compressor.quantize()[0]
     return {tensor.name: _read(tensor, model, tuned, bits, scheme) for tensor in wanted}
 
 
-def _read(tensor: QuantisedTensor, model: nn.Module, tuned: nn.Module, bits: int, scheme: Scheme) -> Quantised:
-    """Codes, scales and zero points of a layer that the package has tuned."""
+def _read(tensor: QuantisedTensor, model: nn.Module, tuned: nn.Module, bits: int, scheme: Scheme) -> Quantised | None:
+    """Codes, scales and zero points of a layer that the package has tuned; None if it has not."""
     module: Any = tuned.get_submodule(tensor.module)
     scale = getattr(module, "scale", None)
     if not isinstance(scale, Tensor):
-        raise QuantiseError(
-            f"{tensor.name}: auto-round leaves a weight of shape {tensor.shape} as it is (it wants dimensions that 32 "
-            "divides): leave its unit as stored, or take method='gptq'"
-        )
+        return None
     dtype = model.get_parameter(tensor.name).dtype
     wide = compute_dtype(dtype)
     matrix = tensor.as_matrix(module.weight.detach()).to(wide)
@@ -78,13 +79,14 @@ def _is_linear(module: nn.Module) -> bool:
 
 
 def _sequences(batches: Sequence[Any]) -> Tensor:
-    """The sequences of all batches, cut to the length of the shortest."""
+    """Whole batches of the sequences, cut to the length of the shortest, as the package needs them."""
     tokens = [batch.get("input_ids") if isinstance(batch, Mapping) else None for batch in batches]
     if not all(isinstance(part, Tensor) and part.ndim == 2 for part in tokens):
         raise QuantiseError("auto-round tunes language models: batches of the form {'input_ids': [sequences, tokens]}")
     found = [part for part in tokens if isinstance(part, Tensor)]
     length = min(part.shape[1] for part in found)
-    return torch.cat([part[:, :length] for part in found]).cpu()
+    sequences = torch.cat([part[:, :length] for part in found]).cpu()
+    return sequences[: max(len(sequences) // _SEQUENCES * _SEQUENCES, min(len(sequences), _SEQUENCES))]
 
 
 def _no_tokenizer() -> Any:
@@ -93,7 +95,8 @@ def _no_tokenizer() -> Any:
     from transformers import PreTrainedTokenizerFast
 
     words = Tokenizer(models.WordLevel({"a": 0, "b": 1}, unk_token="a"))
-    return PreTrainedTokenizerFast(tokenizer_object=words, unk_token="a")
+    build: Any = PreTrainedTokenizerFast  # its stubs have no types
+    return build(tokenizer_object=words, unk_token="a")
 
 
 def _package() -> Any:

@@ -37,7 +37,7 @@ class QuantisedCopies:
         """How many copies had to be made."""
         self._kept: dict[tuple[str, int], Quantised] = {}
         self._whole_model = chosen.package is not None
-        self._tuned: dict[int, dict[str, Quantised]] = {}
+        self._tuned: dict[int, dict[str, Quantised | None]] = {}
         """By bits: the weights of a method that quantises whole models."""
 
     def of(self, tensor: QuantisedTensor, matrix: Tensor, bits: int) -> Tensor:
@@ -61,8 +61,16 @@ class QuantisedCopies:
         calibration = self.calibration
         if calibration is None or bits >= HALF_BITS:
             return quantize_by(self.method, matrix, bits, self.scheme)
-        if self._whole_model:
-            if bits not in self._tuned:
-                self._tuned[bits] = tuned_by_autoround(calibration.model, calibration.batches, bits, self.scheme)
-            return self._tuned[bits].get(tensor.name) or quantize_by(self.method, matrix, bits, self.scheme)
-        return quantize_by(self.method, matrix, bits, self.scheme, calibration.of(tensor))
+        if not self._whole_model:
+            return quantize_by(self.method, matrix, bits, self.scheme, calibration.of(tensor))
+        if bits not in self._tuned:
+            self._tuned[bits] = tuned_by_autoround(calibration.model, calibration.batches, bits, self.scheme)
+        if tensor.name not in self._tuned[bits]:  # an embedding, or another weight that is no linear layer's of a block
+            return quantize_by(self.method, matrix, bits, self.scheme)
+        tuned = self._tuned[bits][tensor.name]
+        if tuned is None:
+            raise QuantiseError(
+                f"auto-round leaves a weight of shape {tensor.shape} as it is (it wants dimensions that 32 divides): "
+                "leave its unit as stored, or take method='gptq'"
+            )
+        return tuned

@@ -85,6 +85,7 @@ def inverse_factor(gram: Tensor, damping: float = DAMPING, order: Tensor | None 
         damped.diagonal().add_(damp * mean)
         factor, failed = torch.linalg.cholesky_ex(damped)
         if not int(failed):
+            upper: Tensor
             upper, failed = torch.linalg.cholesky_ex(torch.cholesky_inverse(factor), upper=True)
             if not int(failed):
                 return upper
