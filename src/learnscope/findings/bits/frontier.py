@@ -126,11 +126,12 @@ def _recommended(
         advice = "It is measurably worse: take it for the size only if that is worth it, else give a larger budget."
     elif facts["high"] is not None and facts["high"] > facts["allowed"]:
         advice += f" The interval reaches beyond {percent(facts['allowed'])}: more --examples would narrow it."
+    others = "" if budget else _others(part, item, cuts)
     return Finding(
         kind=kind, severity="info", title=f"{question}: {item.name}, {smaller(item)}",
         detail=f"{capital(lost(facts))} on data that the search did not see, {percent(facts['allowed'])} is accepted; "
         f"{MEASURES[measure]} {num(facts['damage'])}. {capital(described(part, item.name))}. "
-        f"{capital(searched(part))}; none is both as small and as good. {_others(part, item, cuts)}",
+        f"{capital(searched(part))}; none is both as small and as good.{others}",
         advice=advice, scopes=list(part.recommended) if not budget else [],
         evidence=evidence(part.probe, measure, facts["n"], item[measure]),
     )  # fmt: skip
@@ -145,7 +146,7 @@ def _others(part: Frontier, item: Configuration, cuts: Cuts) -> str:
         if i.name != item.name
     ]
     shown = listed(each, max(cuts.names_listed, 8))
-    return f"Also on the frontier of size and {MEASURES[part.judged_by]}: {shown}." if each else ""
+    return f" Also on the frontier of size and {MEASURES[part.judged_by]}: {shown}." if each else ""
 
 
 def _within(part: Frontier, item: Configuration, facts: Mapping[str, Any]) -> Finding:
