@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from learnscope.reading.audit import Frontier
-from learnscope.reading.audit_numbers import evidence, signed, size, widths
+from learnscope.reading.audit_numbers import Number, evidence, signed, size, widths
 from learnscope.reading.audit_parts import Configuration
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.words import capital, count, listed, num, percent
@@ -66,9 +66,9 @@ def compared_methods(part: Frontier) -> Finding | None:
         advice = "Rounding to the nearest will do; calibration on more, or other, data might still help."
     return Finding(
         kind="audit_rounding_method", severity="info", title=title, advice=advice, scopes=[],
-        detail=f"{capital(measure)} on data that the search did not see: {each}. Methods are calibrated on the examples "
-        "of the search.",
-        evidence=Evidence(probe=part.probe, name=part.judged_by, n=part.notes.get("held_out_examples") or 0, value=ours),
+        detail=f"{capital(measure)} on data that the search did not see: {each}. Methods are calibrated on the "
+        "examples of the search.",
+        evidence=evidence(part.probe, part.judged_by, part.notes.get("held_out_examples") or 0, Number(ours)),
     )  # fmt: skip
 
 
@@ -164,11 +164,12 @@ def _recommended(
         advice = "It is measurably worse: take it for the size only if that is worth it, else give a larger budget."
     elif facts["high"] is not None and facts["high"] > facts["allowed"]:
         advice += f" The interval reaches beyond {percent(facts['allowed'])}: more --examples would narrow it."
+    others = "" if budget else _others(part, item, cuts)
     return Finding(
         kind=kind, severity="info", title=f"{question}: {item.name}, {smaller(item)}",
         detail=f"{capital(lost(facts))} on data that the search did not see, {percent(facts['allowed'])} is accepted; "
         f"{MEASURES[measure]} {num(facts['damage'])}. {capital(described(part, item.name))}. "
-        f"{capital(searched(part))}; none is both as small and as good. {_others(part, item, cuts)}",
+        f"{capital(searched(part))}; none is both as small and as good.{others}",
         advice=advice, scopes=list(part.recommended) if not budget else [],
         evidence=evidence(part.probe, measure, facts["n"], item[measure]),
     )  # fmt: skip
@@ -183,7 +184,7 @@ def _others(part: Frontier, item: Configuration, cuts: Cuts) -> str:
         if i.name != item.name
     ]
     shown = listed(each, max(cuts.names_listed, 8))
-    return f"Also on the frontier of size and {MEASURES[part.judged_by]}: {shown}." if each else ""
+    return f" Also on the frontier of size and {MEASURES[part.judged_by]}: {shown}." if each else ""
 
 
 def _within(part: Frontier, item: Configuration, facts: Mapping[str, Any]) -> Finding:
