@@ -17,9 +17,10 @@ from learnscope.findings.outputs.posterior import rebuilds_inputs
 from learnscope.findings.ruled_out import gradients_arrive, rate_is_right, said, steps_reach
 from learnscope.quantities.features import Inputs
 from learnscope.quantities.outputs import Loss, Objective
-from learnscope.reading.course.chance import Guessing, guessing, last_of
+from learnscope.reading.course.chance import Guessing, guessing, last_of, main_width
 from learnscope.reading.course.loss_course import Course, loss_course
 from learnscope.reading.course.movement import moves_of, optimizers_of, reach_of
+from learnscope.reading.course.pace import hardly_begun
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.gather import Series, series
 from learnscope.reading.held_out import held_out_loss
@@ -112,8 +113,8 @@ def majority_guess(reader: RunReader, cuts: Cuts) -> list[Finding]:
     if found is None or found.chance.accuracy is None or found.accuracy is None or share is None:
         return []
     right, largest = found.accuracy, found.chance.accuracy
-    several = found.chance.function.startswith("binary") and (found.chance.classes or 1) > 1
-    if largest < LARGE_CLASS or share < ONE_CLASS or abs(right.value - largest) > max(3 * right.error, 0.01) or several:
+    several = found.chance.function.startswith("binary") and main_width(reader) != 1
+    if several or largest < LARGE_CLASS or share < ONE_CLASS or abs(right.value - largest) > max(3 * right.error, 0.01):
         return []
     if (course is not None and len(course) < LONG_ENOUGH) or _against(reader):
         return []
@@ -175,6 +176,8 @@ def labels_unrelated(reader: RunReader, cuts: Cuts) -> list[Finding]:
     if float(np.median(moves.per_step)) >= cuts.large_step or lost:
         return []
     if _overshoots(reader, course, cuts) or penalty_of(reader, cuts) is not None or rebuilds_inputs(reader):
+        return []
+    if hardly_begun(reader, cuts):  # too little was tried to blame the data
         return []
     empty = _empty(reader) or _unread(unread, cuts)
     what = "outputs" if found.chance.numbers else "predictions"

@@ -40,6 +40,8 @@ class Harm:
     step: int
     """Around which the large steps must be."""
     lasting: bool
+    weak: bool = False
+    """Whether it is only that the loss has not fallen: many other things would look the same."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,8 @@ class Large:
     """‖Δ‖/‖W‖ of a step."""
     overshoot: float
     """‖Δ‖‖g‖ of it over the loss."""
+    usual: float = 0.0
+    """The median of the same over all measured steps until the harm."""
 
 
 @analysis(place=13, check="learning rate too high", needs=[Loss.loss, ParameterChange.update_to_weight])
@@ -66,6 +70,8 @@ def rate_too_high(reader: RunReader, cuts: Cuts) -> list[Finding]:
         len(optimizers_of(reader)) > 1 and large.ratio < cuts.large_step
     ):  # losses of players rise in sound trainings too
         return []
+    if harm.weak and large.ratio < cuts.large_step and large.usual < cuts.overshoot:
+        return []  # one loss of many that vary widely may be small beside the gradient of another
     if large.overshoot < HARDLY and reach_of(reader) is not None:  # weights that begin at 0 grow by any factor
         return []
     return [_finding(reader, course, harm, large, len(moves))]
@@ -105,7 +111,7 @@ def _harm(reader: RunReader, course: Course, cuts: Cuts) -> Harm | None:
         )
         return Harm(sentence, int(course.steps[top]), lasting=course.end.value > first)
     if guessed is not None and guessed.better is False and not course.improved:
-        return Harm("The loss never got below what guessing reaches", int(course.steps[0]), lasting=True)
+        return Harm("The loss never got below what guessing reaches", int(course.steps[0]), lasting=True, weak=True)
     return None
 
 
@@ -121,7 +127,8 @@ def _largest(reader: RunReader, course: Course, harm: Harm) -> Large | None:
     overshoot = np.zeros(len(near)) if reach is None else reach.change[near] / losses
     ratio = moves.per_step[near]
     top = int(ratio.argmax())
-    return Large(int(moves.steps[near[top]]), float(ratio[top]), float(overshoot.max()))
+    usual = float(np.median(overshoot))
+    return Large(int(moves.steps[near[top]]), float(ratio[top]), float(overshoot.max()), usual)
 
 
 def _finding(reader: RunReader, course: Course, harm: Harm, large: Large, n: int) -> Finding:

@@ -122,6 +122,14 @@ def main_function(reader: RunReader) -> str:
     return functions[0] if len(functions) == 1 else ""
 
 
+def main_width(reader: RunReader) -> int | None:
+    """How many columns the outputs have that the main loss function is given; None if that was not noted."""
+    columns = reader.columns()
+    noted = [note for label in labels_of(reader, Objective) for _, note in columns.notes(label, "of") if note]
+    width = str(noted[-1]).rpartition(" of ")[2] if noted else ""
+    return int(width) if width.isdecimal() else None
+
+
 def reductions_of(reader: RunReader) -> list[str]:
     return [str(name) for name in labelled(reader, Objective.objective_value, "reduction")]
 
