@@ -58,6 +58,9 @@ class Cuts:
     """The learning rate is too low when all steps together could change the loss by less than this share of it."""
     short_way: Share = 0.05
     """Σ‖Δ‖/‖W‖ of a whole run below which the weights have hardly moved."""
+    shortest_way: Share = 0.01
+    """The same below which nothing could have been seen of it, if the steps could change the loss by `slow_gain` at
+    most."""
     straight_way: Share = 0.2
     """What the loss has lost over Σ‖Δ‖‖g‖, from which the steps have not yet met a bend: they could be larger."""
     long_momentum: Share = 0.99
@@ -101,6 +104,8 @@ class Cuts:
     """Times the size of the targets, from which first outputs are too large, for numbers."""
     wide_inputs: Factor = 10.0
     """Standard deviation of inputs from which they are not scaled: weights are drawn for inputs of about 1."""
+    large_targets: Factor = 30.0
+    """Size of targets, √(mean² + variance), from which they are not scaled, if outputs do not come near it."""
     far_inputs: Factor = 50.0
     """Largest |input| from which they are not scaled, if it lies far outside of their spread."""
     summed: Factor = 4.0

@@ -21,7 +21,7 @@ def test_a_loss_that_falls_steadily_and_is_no_better_than_guessing() -> None:
     [finding] = slowly(4.2, 3.0, update=7e-5).alarms  # Σ‖Δ‖‖g‖ is 2.1, and the loss has lost 1.2
     assert (finding.kind, finding.cause) == ("learning_rate_too_low", True)
     assert finding.title.endswith("weights moved by 2.1 % in all")
-    assert "That is 51.4 % of the most" in finding.detail  # 1.08 of 2.1: the end is the median of the last fifth
+    assert "could change it by 2.1 (Σ‖Δ‖‖g‖), and it has lost 1.08" in finding.detail  # to the median of the last fifth
     assert any("Targets" in sentence for sentence in finding.ruled_out)
 
 
@@ -29,6 +29,14 @@ def test_a_loss_that_falls_steadily_and_is_no_better_than_guessing() -> None:
 def test_weights_that_have_moved_or_steps_that_could_do_more(update: float, gradient: float) -> None:
     """By a fifth of their size, or by what could have changed the loss by 20 times as much: it is not the rate."""
     assert "learning_rate_too_low" not in slowly(4.2, 3.0, update=update, gradient=gradient).kinds
+
+
+def test_steps_of_which_nothing_can_be_seen() -> None:
+    """Σ‖Δ‖‖g‖ is 0.06, which is less than the noise from batch to batch, and 2.5 % of the loss."""
+    losses = flat(level=2.35, noise=0.05)
+    run = MadeTraining("SGD").train(losses, rate=1e-4, update=1e-5, gradient=2.0)
+    [finding] = run.objective(300, value=losses, objective_accuracy=0.11, **TEN).alarms
+    assert (finding.kind, finding.cause) == ("learning_rate_too_low", True)
 
 
 def test_a_loss_that_is_better_than_guessing_is_left_alone() -> None:

@@ -8,7 +8,7 @@ from learnscope.findings import analysis
 from learnscope.findings.evidence import evidence_over
 from learnscope.findings.ruled_out import gradients_arrive, rate_is_right, said
 from learnscope.quantities.outputs import Objective
-from learnscope.reading.course.chance import Guessing, guessing, last_of, main_function, main_width
+from learnscope.reading.course.chance import Guessing, guessing, last_of, main_function, one_question
 from learnscope.reading.course.loss_course import loss_course
 from learnscope.reading.course.movement import optimizers_of
 from learnscope.reading.cuts import Cuts
@@ -39,7 +39,7 @@ def one_answer(reader: RunReader, cuts: Cuts) -> list[Finding]:
         return []
     if len(optimizers_of(reader)) > 1:  # players may keep each other there
         return []
-    if found.chance.function.startswith("binary") and main_width(reader) != 1:
+    if found.chance.function.startswith("binary") and not one_question(reader):
         return never_yes(reader, found, shares, n)
     return _another_class(reader, found, shares, n)
 

@@ -28,6 +28,8 @@ EARLY = 20
 """Steps in which a learning rate that is too high from the start shows."""
 HARDLY = 0.1
 """‖Δ‖‖g‖ over the loss below which a step is small for the loss, however large it is for the weights."""
+THROWN = 10.0
+"""Times `blown_up`, from which a single loss says that weights were thrown far away, and not only a noisy batch."""
 STARTS_HIGH = 5.0
 """Times what guessing reaches, from which a first loss says that the start itself is wrong, before any step."""
 
@@ -100,10 +102,16 @@ def _harm(reader: RunReader, course: Course, cuts: Cuts) -> Harm | None:
     if worse and lowest > first and highest > first + max(abs(first), course.noise):
         sentence = f"The loss was {num(first)} at first and has been above it ever since, up to {num(highest)}"
         return Harm(sentence, int(course.steps[0]), lasting=True)
+    top = int(course.values.argmax())
+    if worse and first > 0 and course.values[top] > THROWN * cuts.blown_up * first and course.end.value > first:
+        sentence = (
+            f"The loss was {num(first)} at first, {num(float(course.values[top]))} at step {course.steps[top]:,}, and "
+            "is no better than guessing at the end"
+        )
+        return Harm(sentence, int(course.steps[top]), lasting=True)
     broken = series(reader, Loss.loss).broken
     if len(broken):
         return Harm(f"The loss is not finite from step {int(broken[0]):,} on", int(broken[0]), lasting=True)
-    top = int(course.values.argmax())
     blown_up = course.values[top] > cuts.blown_up * max(abs(first), course.noise) and course.values.min() >= 0
     if len(optimizers_of(reader)) > 1 and blown_up:
         sentence = (

@@ -12,8 +12,8 @@ from learnscope.quantities.outputs import Loss
 from learnscope.quantities.updates import LearningRate, ParameterChange
 from learnscope.reading.course.chance import guessing
 from learnscope.reading.course.loss_course import Course, loss_course
-from learnscope.reading.course.movement import highest_rates, moves_of
-from learnscope.reading.course.pace import hardly_begun, pace_of
+from learnscope.reading.course.movement import highest_rates, moves_of, reach_of
+from learnscope.reading.course.pace import hardly_begun, pace_of, unseen
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.words import count, num, percent
 from learnscope.record import Finding
@@ -29,10 +29,21 @@ STEADY = 0.2
 def too_slow(reader: RunReader, cuts: Cuts) -> list[Finding]:
     """A loss that falls slowly and steadily, is no better than guessing, and weights that have hardly moved."""
     course, guessed, pace, moves = loss_course(reader), guessing(reader), pace_of(reader), moves_of(reader)
-    if course is None or pace is None or moves is None or guessed is None or guessed.better is not False:
+    reach = reach_of(reader)
+    if (
+        course is None
+        or pace is None
+        or moves is None
+        or reach is None
+        or guessed is None
+        or guessed.better is not False
+    ):
         return []
-    if not course.improved or not hardly_begun(reader, cuts) or not _still_falls(course):
+    on_its_way = course.improved and _still_falls(course)
+    if not hardly_begun(reader, cuts) or not (on_its_way or unseen(pace, cuts)):
         return []
+    if float(np.median(reach.elasticity)) < cuts.weak_elasticity * abs(course.start.value):
+        return []  # it is the gradient that is too small
     rates = highest_rates(reader).finite
     if not len(rates) or rates.values[-1] <= 0 or rate_too_low(reader, cuts):
         return []
@@ -44,12 +55,11 @@ def too_slow(reader: RunReader, cuts: Cuts) -> list[Finding]:
             severity="warning",
             title=f"The learning rate, {num(rate)}, is too low for this run: weights moved by {percent(pace.way)} in "
             "all",
-            detail=f"The loss went from {num(course.start.value)} to {num(course.end.value)}, steadily, and is no "
-            "better "
-            f"than guessing yet. That is {percent(min(pace.straight, 1.0))} of the most that the steps could do to "
-            "first "
-            f"order (Σ‖Δ‖‖g‖): each goes where the gradient points, and they are small, ‖Δ‖/‖W‖ = {num(per_step)} "
-            f"(median of {count(len(moves), 'measurement')}).",
+            detail=f"The loss went from {num(course.start.value)} to {num(course.end.value)} and is no better than "
+            "guessing yet. To first order all steps together could change it by "
+            f"{num(pace.could * abs(course.start.value))} (Σ‖Δ‖‖g‖), and it has lost "
+            f"{num(course.start.value - course.end.value)}: each step goes where the gradient points, and they are "
+            f"small, ‖Δ‖/‖W‖ = {num(per_step)} (median of {count(len(moves), 'measurement')}).",
             advice="Raise the learning rate 10 to 100 times (an update of 0.1 % of the weights a step is usual; SGD "
             "needs "
             "about 100 times the rate of Adam), or train that much longer.",

@@ -12,6 +12,8 @@ from learnscope.store.reader import RunReader
 
 BEFORE, AFTER = 4, 3
 """Measurements before a change, and after it, that it takes to tell one."""
+SEVERAL = 2
+"""Batches that stand out, for it to be more than one bad batch."""
 ALIKE = 2.0
 """Factor around their median within which numbers were much the same before a change."""
 
@@ -75,10 +77,10 @@ def scale_change(found: Series, factor: float) -> Change | None:
 
 
 def outlying(found: Series, factor: float, most: float = 0.5) -> Change | None:
-    """Single batches whose size is `factor` times the median one, in less than a share `most` of the measurements."""
+    """Batches whose size is `factor` times the median one: more than a single one, and less than a share `most`."""
     values = np.abs(found.values)
     middle = float(np.median(values)) if len(values) else 0.0
     far = np.flatnonzero(values > factor * middle) if middle > 0 else np.zeros(0, np.int64)
-    if not len(far) or len(far) > most * len(values):
+    if len(far) < SEVERAL or len(far) > most * len(values):
         return None
     return Change(int(found.steps[far[0]]), middle, float(np.median(values[far])), (len(values) - len(far), len(far)))

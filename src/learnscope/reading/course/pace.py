@@ -17,6 +17,8 @@ class Pace:
 
     way: float
     """Σ‖Δ‖/‖W‖ over all steps: how far the weights have moved."""
+    could: float
+    """Σ‖Δ‖‖g‖ over the size of the loss at the start."""
     straight: float
     """What the loss has lost over Σ‖Δ‖‖g‖, the most that it could: near 1, no step has met a bend yet."""
 
@@ -34,13 +36,22 @@ def _pace(reader: RunReader) -> Pace | None:
     steps = float(course.steps[-1] - course.steps[0] + 1)
     longer = max(steps / float(moves.lengths.sum()), 1.0)  # not every change was measured
     gained = course.start.value - course.end.value
-    return Pace(float(moves.ratio.sum()) * longer, gained / (reach.total * longer))
+    could = reach.total * longer
+    return Pace(float(moves.ratio.sum()) * longer, could / max(abs(course.start.value), 1e-300), gained / could)
 
 
 def hardly_begun(reader: RunReader, cuts: Cuts) -> bool:
-    """Whether the weights have hardly moved, and what they moved has lowered the loss as the gradient says.
+    """Whether the weights have hardly moved, and what they moved has lowered the loss as the gradient says, or could
+    not have been seen at all.
 
     Nothing can be said then about what the model could learn.
     """
     pace = pace_of(reader)
-    return pace is not None and pace.way < cuts.short_way and pace.straight > cuts.straight_way
+    if pace is None:
+        return False
+    return pace.way < cuts.short_way and (pace.straight > cuts.straight_way or unseen(pace, cuts))
+
+
+def unseen(pace: Pace, cuts: Cuts) -> bool:
+    """Whether all steps together could change the loss by little, to first order."""
+    return pace.way < cuts.shortest_way and pace.could < cuts.slow_gain

@@ -10,6 +10,7 @@ from learnscope.findings.evidence import evidence_over
 from learnscope.findings.outputs.held_out.worse_on_holdout import WORSE_ON_HOLDOUT
 from learnscope.quantities.features import Inputs
 from learnscope.quantities.outputs import Holdout
+from learnscope.reading.course.chance import AT_CHANCE, chance_of
 from learnscope.reading.course.loss_course import SURE, Level, loss_course
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.gather import Series, series
@@ -89,6 +90,10 @@ def _learned(reader: RunReader, until: int, least: float, losses: Series, cuts: 
     if until < LEAST_STEPS or not levels or not len(beside) or losses.steps[0] > 1 or min(first, start.value) <= 0:
         return None
     gained, theirs = 1 - levels[-1].value / start.value, 1 - float(losses.values.min()) / first
+    chance = chance_of(reader)
+    guess = None if chance is None else chance.loss
+    if guess is not None and levels[-1].value > AT_CHANCE[0] * guess:  # from a bad start to guessing
+        return None
     one_loss = 1 / ALIKE < start.value / first < ALIKE
     if gained < least or start.above(levels[-1]) <= SURE or not one_loss:
         return None

@@ -108,7 +108,7 @@ def _some(found: Series, far: Change, what: str, quantity: Quantity, kind: str) 
         evidence=evidence_over(ends, found.probe, quantity, n, far.after),
         cause=True,
         explains=(*EXPLAINED, "not_learning", "labels_unrelated", "exploding_initialisation"),
-        since=far.step,
+        since=ends[0],  # such batches come at any time, and every tenth was looked at
     )
 
 
