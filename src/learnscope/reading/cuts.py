@@ -51,10 +51,18 @@ class Cuts:
     """Share of its start that a loss must have gained not to be flat."""
     idle_share: Share = 0.1
     """Share of the measurements at learning rate 0 from which it is a finding: a schedule may end at 0."""
-    fallen_rate: Share = 1e-3
-    """Share of its highest value below which a learning rate has fallen to next to nothing."""
+    fallen_rate: Share = 1e-2
+    """Share of its highest value below which a learning rate has fallen to next to nothing, if the steps since could
+    not change the loss either."""
     idle_reach: Share = 0.01
     """The learning rate is too low when all steps together could change the loss by less than this share of it."""
+    short_way: Share = 0.05
+    """Σ‖Δ‖/‖W‖ of a whole run below which the weights have hardly moved."""
+    shortest_way: Share = 0.01
+    """The same below which nothing could have been seen of it, if the steps could change the loss by `slow_gain` at
+    most."""
+    straight_way: Share = 0.2
+    """What the loss has lost over Σ‖Δ‖‖g‖, from which the steps have not yet met a bend: they could be larger."""
     long_momentum: Share = 0.99
     """Momentum from which a step is mostly made of old gradients."""
     large_epsilon: Factor = 10.0
@@ -96,6 +104,8 @@ class Cuts:
     """Times the size of the targets, from which first outputs are too large, for numbers."""
     wide_inputs: Factor = 10.0
     """Standard deviation of inputs from which they are not scaled: weights are drawn for inputs of about 1."""
+    large_targets: Factor = 30.0
+    """Size of targets, √(mean² + variance), from which they are not scaled, if outputs do not come near it."""
     far_inputs: Factor = 50.0
     """Largest |input| from which they are not scaled, if it lies far outside of their spread."""
     summed: Factor = 4.0
@@ -137,6 +147,8 @@ class Cuts:
     """Holdout loss over training loss at the end from which a holdout is bad."""
     other_scale: Factor = 3.0
     """Ratio of the standard deviations of the inputs from which holdout and training are of different scales."""
+    outlying_batch: Factor = 30.0
+    """Times the median batch's size, from which the inputs or targets of a batch are of another kind."""
     other_level: float = 1.0
     """Distance of their means, in standard deviations, from which the same is said."""
     shortcut_gap: float = 0.1
@@ -146,6 +158,9 @@ class Cuts:
     """Measurements of two groups of weights below which their updates are not compared."""
     slow_head: float = 3.0
     """A head is slow when the backbone's ‖Δ‖/‖W‖ is this many times its own, at the lower end of the interval."""
+    slow_group: Factor = 1000.0
+    """Times below the highest that the learning rate of the output layer's group is, from which it may be what keeps a
+    model from learning. In sound trainings groups were at most 100 times apart."""
     frozen_measurements: int = 1
     """Measurements without any changed bit after which a parameter counts as not moving."""
     dead_share: Share = 0.5

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from findings.made_training import MadeTraining, Over, falling
+from findings.made_training import MadeTraining, Over, falling, flat
 from learnscope.record import Finding
 
 NEVER_BETTER = (2.3, 2.6, 2.9, 3.2, 3.5, 3.8, 4.1)
@@ -60,3 +60,25 @@ def test_the_same_few_examples_at_every_step() -> None:
 def test_a_data_set_that_is_one_batch() -> None:
     assert alarms(lambda step: float(step > 10), (2.3, 1.5, 1.2, 1.1, 1.0), rows=150) == []
     assert alarms(lambda step: float(step > 10), (2.3, 1.5, 0.8, 0.4, 0.22), rows=3) == []  # and all is learned
+
+
+def repeated(**options: float) -> list[Finding]:
+    """1,000 examples in batches of 50: a row has come three times on average at step 60."""
+    run = MadeTraining().train([*flat(24), *falling(276, **options)])
+    distinct = lambda step: 1000 * (1 - 0.95 ** (step / 10))  # noqa: E731
+    seen = lambda step: max(0.0, 1 - 0.95 ** ((step - 20) / 10))  # noqa: E731
+    run.inputs(300, seen_share=seen, distinct_rows=distinct, duplicate_share=0.0, rows=50.0)
+    for step, value in zip((1, *range(10, 300, 42)), NEVER_BETTER, strict=False):
+        run.holdout(step, None, mean=value)
+    return run.alarms
+
+
+def test_much_that_is_learned_of_rows_that_came_a_few_times() -> None:
+    [finding] = repeated()
+    assert (finding.kind, finding.cause) == ("holdout_differs", True)
+    assert " a training row had come 3 times on average" in finding.detail
+    assert "by heart" in finding.ruled_out[0]
+
+
+def test_little_that_is_learned_of_them_may_be_memory() -> None:
+    assert "holdout_differs" not in [finding.kind for finding in repeated(end=1.6)]

@@ -120,8 +120,8 @@ def test_a_schedule_that_ends_after_a_few_batches() -> None:
     run = MadeTraining().train(losses, rate=rate, update=rate)
     [finding] = run.alarms
     assert (finding.kind, finding.cause) == ("learning_rate_too_low", True)
-    assert finding.since == 50  # a thousandth of the first recorded rate, that of step 10
-    assert "The learning rate fell to next to nothing by step 50" in finding.title
+    assert finding.since == 40  # a hundredth of the first recorded rate, that of step 10
+    assert "The learning rate fell to next to nothing by step 40" in finding.title
 
 
 def test_a_schedule_that_ends_low_when_all_is_learned() -> None:

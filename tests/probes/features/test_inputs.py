@@ -145,6 +145,13 @@ def test_rows_of_few_columns_and_values_are_equal_by_chance(columns: int, values
     assert ("by chance" in (status(run, "duplicate_share") or "")) is expected
 
 
+def test_one_row_many_times_is_no_chance() -> None:
+    """As of an array that is written into and stored again and again."""
+    x = torch.randn(1, 4).expand(32, 4)
+    assert not bool(equal_by_chance(x))
+    assert of(watched(nn.Linear(4, 2), x), "duplicate_share") == pytest.approx(31 / 32)
+
+
 @pytest.mark.parametrize("told", [True, False])
 def test_duplicates_of_an_epoch_only_where_epochs_are_told(*, told: bool) -> None:
     """The second epoch has its first batch twice; without end_epoch, the same batch may be the next epoch's."""

@@ -8,6 +8,7 @@ from learnscope.findings import analysis, findings_of
 from learnscope.findings.evidence import evidence_over
 from learnscope.findings.gradients.absent import absent
 from learnscope.findings.gradients.unread import unread_embeddings
+from learnscope.findings.outputs.posterior import posterior_collapse
 from learnscope.findings.ruled_out import rate_is_right, said
 from learnscope.quantities.features import Activations
 from learnscope.quantities.gradients import GradientFlow
@@ -36,6 +37,7 @@ def dead_by_gradient(reader: RunReader, cuts: Cuts) -> list[Finding]:
         return []
     course, found = loss_course(reader), guessing(reader)
     stuck = (found is not None and found.better is False) or (course is not None and course.flat(cuts.little_gain))
+    stuck = stuck or bool(findings_of(posterior_collapse, reader, cuts))
     if not stuck:
         return []
     evidence = zero[0].evidence
@@ -58,7 +60,8 @@ def dead_by_gradient(reader: RunReader, cuts: Cuts) -> list[Finding]:
             evidence=evidence_over(steps, norms.probe, GradientFlow.norm, evidence.n, 0.0),
             scopes=names,
             cause=True,
-            explains=["zero_gradients", "not_moving", "not_learning", "labels_unrelated", "plateau", "vanishing"],
+            explains=["zero_gradients", "not_moving", "not_learning", "labels_unrelated", "plateau", "vanishing",
+                      "posterior_collapse"],
             ruled_out=said(rate_is_right(reader)),
             alternatives=["Weights of 0 after these layers, or a multiplication by 0: the activations are not 0 then."],
             since=steps[0],

@@ -6,6 +6,8 @@ leaves out at the measured steps may be trained at others.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -13,10 +15,11 @@ from learnscope.findings import analysis
 from learnscope.findings.evidence import evidence_over, since, span_of
 from learnscope.findings.gradients.steps_taken import updates_against_others, updates_of
 from learnscope.quantities.gradients import GradientFlow
+from learnscope.reading.course.loss_course import loss_course
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.gather import Grid, Series, grid, series
 from learnscope.reading.streaks import Streak, streaks
-from learnscope.reading.words import between, count, listed
+from learnscope.reading.words import between, count, listed, num
 from learnscope.record import Finding
 from learnscope.store.reader import RunReader
 
@@ -31,6 +34,8 @@ def absent(reader: RunReader, cuts: Cuts) -> list[Finding]:
     norms = grid(reader, GradientFlow.norm, stage="stepped")
     findings = _never(reader, norms, cuts)
     zero = streaks(norms.values == 0, norms.values >= 0, cuts.measurements)
+    if (level := no_slope(reader, norms, zero, cuts)) is not None:
+        return [*findings, _everywhere(norms, zero, level, cuts)]
     if not every_step(norms.steps):
         zero = [streak for streak in zero if not _moves_all_the_same(reader, norms, streak, cuts)]
     for lasting in (True, False):
@@ -50,8 +55,25 @@ def every_step(steps: NDArray[np.int64]) -> bool:
 
 def _moves_all_the_same(reader: RunReader, norms: Grid, streak: Streak, cuts: Cuts) -> bool:
     """Whether the weights of the layer change about as much as those of others between the measurements."""
-    updates = updates_against_others(reader, [norms.scopes[streak.column]])
+    since = int(norms.steps[streak.rows[0]])
+    updates = updates_against_others(reader, [norms.scopes[streak.column]], since)
     return updates is not None and updates.below < cuts.small_update
+
+
+def no_slope(reader: RunReader, norms: Grid, zero: Sequence[Streak], cuts: Cuts) -> float | None:
+    """The loss at the steps at which every layer's gradient is 0, if that lasts to the end and the loss is not small.
+
+    A loss that is gone has no gradient either, as a margin that all examples keep: nothing is wrong then.
+    """
+    course = loss_course(reader)
+    if course is None or len(zero) < len(norms.scopes) or not zero or not all(streak.lasting for streak in zero):
+        return None
+    since = max(int(norms.steps[streak.rows[0]]) for streak in zero)
+    there = np.isin(course.steps, norms.steps[norms.steps >= since])
+    if int(there.sum()) < cuts.measurements or not course.start.value > 0:
+        return None
+    level = float(np.median(course.values[there]))
+    return level if level > cuts.plateau_rest * course.start.value else None
 
 
 def _zero(norms: Grid, chosen: list[Streak], cuts: Cuts) -> Finding:
@@ -84,6 +106,26 @@ def _zero(norms: Grid, chosen: list[Streak], cuts: Cuts) -> Finding:
         evidence=evidence_over(span, norms.probe, GradientFlow.norm, len(longest.rows), 0.0),
         scopes=names,
         since=span[0],
+    )
+
+
+def _everywhere(norms: Grid, zero: Sequence[Streak], level: float, cuts: Cuts) -> Finding:
+    """The loss does not depend on the weights any more."""
+    span = span_of(zero, norms.steps)
+    first = max(int(norms.steps[streak.rows[0]]) for streak in zero)
+    n = int((norms.steps >= first).sum())
+    return Finding(
+        kind="zero_gradients",
+        severity="warning",
+        title=f"The loss has no slope: every gradient is exactly 0 from step {first:,} on, at a loss of {num(level)}",
+        detail=f"Every entry of the gradient of every layer was 0 in {count(n, 'measurement')}, "
+        f"{between(first, span[1])}, and the loss was {num(level)} there (median): no weight can change it.",
+        advice="Look at what in the loss is flat: a clamp or a margin whose constant part does not depend on the "
+        "outputs (labels of 0 and 1 where −1 and 1 are meant), a rounding or a comparison, outputs that are all "
+        "beyond the end of an activation.",
+        evidence=evidence_over((first, span[1]), norms.probe, GradientFlow.norm, n, 0.0),
+        scopes=[norms.scopes[streak.column] for streak in zero][: cuts.names_listed],
+        since=first,
     )
 
 

@@ -65,11 +65,16 @@ class Updates:
         return f"A step changes them by {num(self.own)} of their size, {off} the other layers' {num(self.others)}."
 
 
-def updates_against_others(reader: RunReader, names: Sequence[str]) -> Updates | None:
-    """Medians over measurements and layers; None if not measured, or if there are no others."""
+def updates_against_others(reader: RunReader, names: Sequence[str], since: int = 0) -> Updates | None:
+    """Medians over measurements and layers; None if not measured, or if there are no others.
+
+    With `since`, over the later half of the changes that began there or later, if there are any: a momentum goes on
+    moving weights for some steps after their gradient is gone.
+    """
     updates = updates_of(reader)
     if updates is None:
         return None
+    updates = _later(updates, since) if since else updates
     left_out = untrained(reader) - set(names)
     own = [place for place, layer in enumerate(updates.scopes) if layer in names]
     others = [place for place, layer in enumerate(updates.scopes) if layer not in names and layer not in left_out]
@@ -77,6 +82,15 @@ def updates_against_others(reader: RunReader, names: Sequence[str]) -> Updates |
         return None
     sizes = _median(updates.values[:, own]), _median(updates.values[:, others])
     return Updates(*sizes) if all(np.isfinite(sizes)) and sizes[1] > 0 else None
+
+
+def _later(updates: Grid, since: int) -> Grid:
+    before = np.concatenate([[0], updates.steps[:-1]])
+    rows = np.flatnonzero(before >= since)
+    rows = rows[len(rows) // 2 :]
+    if not len(rows):
+        return updates
+    return Grid(updates.steps[rows], updates.scopes, updates.values[rows], updates.broken[rows], updates.probe)
 
 
 def _median(values: Floats) -> float:

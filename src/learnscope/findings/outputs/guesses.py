@@ -12,14 +12,16 @@ from learnscope.findings.gradients.absent import absent
 from learnscope.findings.gradients.unread import unread_embeddings
 from learnscope.findings.gradients.vanishing import vanishing
 from learnscope.findings.outputs.held_out.memory import by_memory_alone
+from learnscope.findings.outputs.one_answer import one_answer
 from learnscope.findings.outputs.penalty import penalty_of
 from learnscope.findings.outputs.posterior import rebuilds_inputs
 from learnscope.findings.ruled_out import gradients_arrive, rate_is_right, said, steps_reach
 from learnscope.quantities.features import Inputs
 from learnscope.quantities.outputs import Loss, Objective
-from learnscope.reading.course.chance import Guessing, guessing, last_of
+from learnscope.reading.course.chance import Guessing, guessing, last_of, one_question
 from learnscope.reading.course.loss_course import Course, loss_course
 from learnscope.reading.course.movement import moves_of, optimizers_of, reach_of
+from learnscope.reading.course.pace import hardly_begun
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.gather import Series, series
 from learnscope.reading.held_out import held_out_loss
@@ -112,8 +114,8 @@ def majority_guess(reader: RunReader, cuts: Cuts) -> list[Finding]:
     if found is None or found.chance.accuracy is None or found.accuracy is None or share is None:
         return []
     right, largest = found.accuracy, found.chance.accuracy
-    several = found.chance.function.startswith("binary") and (found.chance.classes or 1) > 1
-    if largest < LARGE_CLASS or share < ONE_CLASS or abs(right.value - largest) > max(3 * right.error, 0.01) or several:
+    several = found.chance.function.startswith("binary") and not one_question(reader)
+    if several or largest < LARGE_CLASS or share < ONE_CLASS or abs(right.value - largest) > max(3 * right.error, 0.01):
         return []
     if (course is not None and len(course) < LONG_ENOUGH) or _against(reader):
         return []
@@ -170,11 +172,17 @@ def labels_unrelated(reader: RunReader, cuts: Cuts) -> list[Finding]:
     moves = moves_of(reader)
     assert moves is not None  # steps could not have been judged
     unread = unread_embeddings(reader, cuts)
-    lost = [finding for other in (vanishing, absent, majority_guess) for finding in findings_of(other, reader, cuts)]
+    lost = [
+        finding
+        for other in (vanishing, absent, majority_guess, one_answer)
+        for finding in findings_of(other, reader, cuts)
+    ]
     lost = [finding for finding in lost if finding.severity != "info" and list(finding.scopes) != list(unread)]
     if float(np.median(moves.per_step)) >= cuts.large_step or lost:
         return []
     if _overshoots(reader, course, cuts) or penalty_of(reader, cuts) is not None or rebuilds_inputs(reader):
+        return []
+    if hardly_begun(reader, cuts):  # too little was tried to blame the data
         return []
     empty = _empty(reader) or _unread(unread, cuts)
     what = "outputs" if found.chance.numbers else "predictions"

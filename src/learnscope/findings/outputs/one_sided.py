@@ -9,10 +9,11 @@ import numpy as np
 from learnscope.findings import analysis
 from learnscope.findings.evidence import evidence_over
 from learnscope.quantities.outputs import Loss, Objective
+from learnscope.reading.course.batches import of_each_batch
 from learnscope.reading.course.chance import guessing, last_of
 from learnscope.reading.course.loss_course import FEWEST
 from learnscope.reading.cuts import Cuts
-from learnscope.reading.gather import Floats, series
+from learnscope.reading.gather import series
 from learnscope.reading.words import between, count, num, percent
 from learnscope.record import Finding, Severity
 from learnscope.store.reader import RunReader
@@ -75,7 +76,7 @@ def sorted_numbers(reader: RunReader, cuts: Cuts) -> list[Finding]:
     level, spread = series(reader, Objective.target_mean).finite, series(reader, Objective.target_std).finite
     if len(level) < 4 * cuts.measurements or len(level) != len(spread) or not spread.values[-1] > 0:
         return []
-    means, inside = _of_each_batch(level.values, spread.values)
+    means, inside = of_each_batch(level.values, spread.values)
     whole = float(spread.values[-1])
     within = float(np.median(inside)) / whole
     middle = (float(means.min()) + float(means.max())) / 2
@@ -99,19 +100,6 @@ def sorted_numbers(reader: RunReader, cuts: Cuts) -> list[Finding]:
             since=steps[0],
         )
     ]
-
-
-def _of_each_batch(means: Floats, deviations: Floats) -> tuple[Floats, Floats]:
-    """Mean and standard deviation of each batch, from those of all up to it; batches are taken to be of one size.
-
-    >>> [found.tolist() for found in _of_each_batch(np.array([1.0, 2.0]), np.array([0.0, 1.0]))]
-    [[1.0, 3.0], [0.0, 0.0]]
-    """
-    number = np.arange(1, len(means) + 1)
-    own = np.diff(number * means, prepend=0.0)
-    squares = np.diff(number * (deviations**2 + means**2), prepend=0.0)
-    inside: Floats = np.sqrt(np.maximum(squares - own**2, 0.0))
-    return own, inside
 
 
 @analysis(

@@ -89,7 +89,7 @@ def posterior_collapse(reader: RunReader, cuts: Cuts) -> list[Finding]:
             "from 0 over the first steps; see that both terms are summed or both averaged over the same numbers.",
             evidence=evidence_over(steps, spread.probe, Inputs.output_spread, len(spread), apart),
             cause=True,
-            explains=["not_learning", "plateau", "labels_unrelated", "embedding_collapse", "vanishing", "dead_units"],
+            explains=["not_learning", "plateau", "labels_unrelated", "embedding_collapse", "vanishing"],
             ruled_out=["Inputs that say nothing of the targets: they are the targets."],
             since=steps[0],
         )

@@ -192,10 +192,9 @@ def _fell_away(course: Course, reach: Reach, rates: Series, cuts: Cuts) -> Findi
     if low < cuts.measurements or low < len(rates) / 2:
         return None
     since, now = int(rates.steps[first]), float(np.median(rates.values[first:]))
-    after = reach.steps - reach.lengths >= since
-    could = float((reach.change[after] * reach.lengths[after]).sum())
+    could = _since_then(reach, rates, since)
     end = abs(course.end.value)
-    if not after.any() or could > cuts.idle_reach * end or course.end.value < course.start.value / 2:
+    if could is None or could > cuts.idle_reach * end or course.end.value < course.start.value / 2:
         return None
     steps = since, int(rates.steps[-1])
     return Finding(
@@ -214,6 +213,21 @@ def _fell_away(course: Course, reach: Reach, rates: Series, cuts: Cuts) -> Findi
         explains=[kind for kind in STANDSTILL if kind != "learning_rate_too_low"],
         since=since,
     )
+
+
+def _since_then(reach: Reach, rates: Series, since: int) -> float | None:
+    """What the steps from `since` on could do to the loss: as measured, else in proportion to the learning rate."""
+    after = reach.steps - reach.lengths >= since
+    if after.any():
+        return float((reach.change[after] * reach.lengths[after]).sum())
+    before = np.flatnonzero(reach.steps <= since)
+    if not len(before):
+        return None
+    last = int(before[-1])
+    rate = float(np.interp(reach.steps[last] - reach.lengths[last] / 2, rates.steps, rates.values))
+    later = rates.values[rates.steps >= since]
+    spacing = float(np.median(np.diff(rates.steps))) if len(rates) > 1 else 1.0
+    return float(reach.change[last] * later.sum() / rate * spacing) if rate > 0 else None
 
 
 def _reached(reach: Reach, course: Course) -> float:

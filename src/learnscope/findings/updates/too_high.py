@@ -28,6 +28,8 @@ EARLY = 20
 """Steps in which a learning rate that is too high from the start shows."""
 HARDLY = 0.1
 """‖Δ‖‖g‖ over the loss below which a step is small for the loss, however large it is for the weights."""
+THROWN = 10.0
+"""Times `blown_up`, from which a single loss says that weights were thrown far away, and not only a noisy batch."""
 STARTS_HIGH = 5.0
 """Times what guessing reaches, from which a first loss says that the start itself is wrong, before any step."""
 
@@ -40,6 +42,8 @@ class Harm:
     step: int
     """Around which the large steps must be."""
     lasting: bool
+    weak: bool = False
+    """Whether it is only that the loss has not fallen: many other things would look the same."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,8 @@ class Large:
     """‖Δ‖/‖W‖ of a step."""
     overshoot: float
     """‖Δ‖‖g‖ of it over the loss."""
+    usual: float = 0.0
+    """The median of the same over all measured steps until the harm."""
 
 
 @analysis(place=13, check="learning rate too high", needs=[Loss.loss, ParameterChange.update_to_weight])
@@ -66,6 +72,8 @@ def rate_too_high(reader: RunReader, cuts: Cuts) -> list[Finding]:
         len(optimizers_of(reader)) > 1 and large.ratio < cuts.large_step
     ):  # losses of players rise in sound trainings too
         return []
+    if harm.weak and large.ratio < cuts.large_step and large.usual < cuts.overshoot:
+        return []  # one loss of many that vary widely may be small beside the gradient of another
     if large.overshoot < HARDLY and reach_of(reader) is not None:  # weights that begin at 0 grow by any factor
         return []
     return [_finding(reader, course, harm, large, len(moves))]
@@ -94,10 +102,16 @@ def _harm(reader: RunReader, course: Course, cuts: Cuts) -> Harm | None:
     if worse and lowest > first and highest > first + max(abs(first), course.noise):
         sentence = f"The loss was {num(first)} at first and has been above it ever since, up to {num(highest)}"
         return Harm(sentence, int(course.steps[0]), lasting=True)
+    top = int(course.values.argmax())
+    if worse and first > 0 and course.values[top] > THROWN * cuts.blown_up * first and course.end.value > first:
+        sentence = (
+            f"The loss was {num(first)} at first, {num(float(course.values[top]))} at step {course.steps[top]:,}, and "
+            "is no better than guessing at the end"
+        )
+        return Harm(sentence, int(course.steps[top]), lasting=True)
     broken = series(reader, Loss.loss).broken
     if len(broken):
         return Harm(f"The loss is not finite from step {int(broken[0]):,} on", int(broken[0]), lasting=True)
-    top = int(course.values.argmax())
     blown_up = course.values[top] > cuts.blown_up * max(abs(first), course.noise) and course.values.min() >= 0
     if len(optimizers_of(reader)) > 1 and blown_up:
         sentence = (
@@ -105,7 +119,7 @@ def _harm(reader: RunReader, course: Course, cuts: Cuts) -> Harm | None:
         )
         return Harm(sentence, int(course.steps[top]), lasting=course.end.value > first)
     if guessed is not None and guessed.better is False and not course.improved:
-        return Harm("The loss never got below what guessing reaches", int(course.steps[0]), lasting=True)
+        return Harm("The loss never got below what guessing reaches", int(course.steps[0]), lasting=True, weak=True)
     return None
 
 
@@ -121,7 +135,8 @@ def _largest(reader: RunReader, course: Course, harm: Harm) -> Large | None:
     overshoot = np.zeros(len(near)) if reach is None else reach.change[near] / losses
     ratio = moves.per_step[near]
     top = int(ratio.argmax())
-    return Large(int(moves.steps[near[top]]), float(ratio[top]), float(overshoot.max()))
+    usual = float(np.median(overshoot))
+    return Large(int(moves.steps[near[top]]), float(ratio[top]), float(overshoot.max()), usual)
 
 
 def _finding(reader: RunReader, course: Course, harm: Harm, large: Large, n: int) -> Finding:

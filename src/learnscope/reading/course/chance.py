@@ -42,6 +42,8 @@ class Chance:
     classes: int | None
     probe: str
     name: str
+    at_zero: float = 0.0
+    """Of mse_loss: that of outputs of 0, as those of a model that has learned nothing are; targets may lie far off."""
 
     @property
     def numbers(self) -> bool:
@@ -68,10 +70,19 @@ def _chance(reader: RunReader) -> Chance | None:
         if entropy <= 0 or majority >= 1:
             return None
         number = int(classes) if classes else None
+        if len(series(reader, Objective.constant_loss)) and main_function(reader).startswith("binary"):
+            entropy = constant  # none where the loss is weighted: it cannot be held against that of a guess
         return Chance(entropy, majority, function, number, Objective.probe, Objective.target_entropy.name)
     if constant is not None and constant > 0:
-        return Chance(constant, None, function, None, Objective.probe, Objective.constant_loss.name)
+        return Chance(
+            constant, None, function, None, Objective.probe, Objective.constant_loss.name, _at_zero(reader, function)
+        )
     return _of_batches(reader) or _of_outputs(reader)
+
+
+def _at_zero(reader: RunReader, function: str) -> float:
+    mean, deviation = last_of(reader, Objective.target_mean), last_of(reader, Objective.target_std)
+    return mean**2 + deviation**2 if function == "mse_loss" and mean is not None and deviation is not None else 0.0
 
 
 def _of_batches(reader: RunReader) -> Chance | None:
@@ -120,6 +131,20 @@ def main_function(reader: RunReader) -> str:
         return str(noted[-1]).partition(" ")[0]
     functions = [str(name) for name in labelled(reader, Objective.objective_mean, "function")]
     return functions[0] if len(functions) == 1 else ""
+
+
+def main_width(reader: RunReader) -> int | None:
+    """How many columns the outputs have that the main loss function is given; None if that was not noted."""
+    columns = reader.columns()
+    noted = [note for label in labels_of(reader, Objective) for _, note in columns.notes(label, "of") if note]
+    width = str(noted[-1]).rpartition(" of ")[2] if noted else ""
+    return int(width) if width.isdecimal() else None
+
+
+def one_question(reader: RunReader) -> bool:
+    """Whether a yes/no answer is asked for once an example, as of two classes: not for every pixel of a mask."""
+    width = series(reader, Inputs.output_width, data="train").finite.values
+    return main_width(reader) == 1 and not (len(width) and float(np.median(width)) > 1)
 
 
 def reductions_of(reader: RunReader) -> list[str]:
@@ -235,10 +260,10 @@ class Guessing:
 
     @property
     def starts_high(self) -> float | None:
-        """The first loss, before any step, in units of that of a model that knows nothing: all classes alike."""
+        """The first loss, before any step, in units of that of a model that knows nothing: all classes alike, or 0."""
         if self.course is None or self.chance.loss is None:
             return None
-        even = 0.0 if self.chance.numbers else math.log(max(self._answers, 2))
+        even = self.chance.at_zero if self.chance.numbers else math.log(max(self._answers, 2))
         return float(self.course.values[0]) / max(self.chance.loss, even)
 
     @property

@@ -93,13 +93,14 @@ def equal_by_chance(rows: Tensor) -> Tensor:
     """Whether two different examples may well be equal: few columns, of few different values each.
 
     The product over the columns of how often two rows agree there, as if columns were independent, above `BY_CHANCE`.
-    Rows of bits, or of a few categories, are equal without being the same example.
+    Rows of bits, or of a few categories, are equal without being the same example. That all rows of a batch are the
+    same is no chance, and says nothing of how many values a column has.
     """
     flat = rows.reshape(len(rows), -1) if rows.numel() else rows.new_zeros(len(rows), 0)
     if not 0 < flat.shape[1] <= NARROW or len(flat) <= NEIGHBOURS:
         return torch.zeros((), dtype=torch.bool, device=rows.device)
     agree = torch.stack([flat == flat.roll(shift, 0) for shift in range(1, NEIGHBOURS + 1)])
-    return agree.double().mean((0, 1)).prod() > BY_CHANCE
+    return (agree.double().mean((0, 1)).prod() > BY_CHANCE) & ~agree.all()
 
 
 def long_enough(tokens: Tensor, padding: int | None) -> Tensor:
