@@ -49,7 +49,7 @@ runs (machine A, shared with others: read the parts as shares of one another).
   for all three takes 28 of it; three clones or `memmove` would take 22, NumPy 44), scoring and adding up 64 examples
   30 to 37 (half of it in the arithmetic), the hooks of the step 60, the epoch's statistics 17, `examples.parquet`
   every ten epochs 15, of which compression is a quarter. 5 % are 62 µs. Not tried: to write the file on another
-  thread.
+  thread, which would save at most these 15.
 - **The ledger's exponent over examples**: an example takes 0.07 µs among 10⁴ and 0.20 among 10⁷. The number of
   operations is linear; the rows of 10⁴ examples fit into the cache and those of 10⁷ do not. To read and write the three
   parts of a row (24, 48 and 40 bytes) takes 0.035 µs among 10⁴ and 0.126 among 5 · 10⁶; as one row of 112 bytes 0.014
@@ -72,10 +72,10 @@ runs (machine A, shared with others: read the parts as shares of one another).
   profile two thirds read 2 MB of gradients that are not in the cache, twice. Not tried: to read them in the backward.
 - **Parameter change at every step**: 4.8 ms a step beside 5.9 before, of which the statistics of 0.5 M entries are
   1.75 (about 1.0 when repeated: 16 passes over pieces that the cache holds), copying weights and snapshot into shared
-  rows 0.55, the rest around them 0.6, making and writing the record 0.9, the new snapshot 0.2, the hooks 0.2. Smaller
-  pieces take longer (128 rows 1.96, 512 rows 1.6), since calls cost more than misses. A compiled kernel takes 0.5 ns
-  an entry, and seven seconds to compile. Not tried: to keep the snapshot in rows, and to let the copy of the weights
-  become the next snapshot, 0.45 together.
+  rows 0.55, the rest around them 0.6, making and writing the record 0.9 (since then all kinds of scopes are
+  tabled in one pass), the new snapshot 0.2, the hooks 0.2. Smaller pieces take longer (128 rows 1.96, 512 rows 1.6),
+  since calls cost more than misses. A compiled kernel takes 0.5 ns an entry, and seven seconds to compile. Not tried:
+  to keep the snapshot in rows, and to let the copy of the weights become the next snapshot, 0.45 together.
 - **Parameter change, 124 M**: the kernel reads both copies at 1.3 to 1.8 × dot in one call and is bound by its
   arithmetic (0.5 ns an entry); 52 calls for the tensors of a GPT-2 add 0.1 ms each, most of it in the compiler's
   checks. The new snapshot is a plain copy, 1.0 to 1.2 × dot by itself: with it, no less than 2.2 is possible in two
@@ -88,8 +88,26 @@ runs (machine A, shared with others: read the parts as shares of one another).
   no cost but these forwards the ratio would be 0.43.
 - **Whole audit**: three quarters of the processor time are the model's own forwards and backwards (GPT-2's activation
   alone is an eighth, as it is written in five operations); of the rest, the process that measures memory takes 7 s.
-- **A step of a tiny MLP**: `GradientFlow` at every tenth step is the largest part (80 to 160 µs a step), then the
-  default probes' records and lines (70), the hooks (80) and the loss (25).
+- **A step of a tiny MLP**, on a loaded machine: read the parts as shares. A step at which nothing is due took 190 µs,
+  of which what the loop logs was half: a moment, a firing, a measurement and a record for one number. It is kept as it
+  is now, and its line is filled into a form when 50 of them are written: logging 15 µs, keeping the number 15
+  to 24, its line 3 instead of 20 to 25. What is left of such a step, 80 µs (p10) beside 128 before, has no large part:
+  hooks of four parameters 12 and as much in torch, which wraps a gradient for each; the optimizer's hooks 15 before and
+  25 after the step; planning the next 10; hooks that see what a backward has added 2; queues of sinks, without sinks,
+  nothing that could be measured. A step with something due: `ParameterChange` 1.7 ms (a third in its tables and
+  line), `GradientFlow` 0.47, `Objective` 0.4, `Inputs` 0.35, `LoopCalls` 0.15, `LearningRate` 0.07. Not tried: to
+  replace the parameters' hooks, once a loop has been regular for some time, by `list.append` after the gradient is
+  added (no Python frame, under 1 µs), and to tell from the gradients' versions before the step that it still is: 30 to
+  40 µs.
+- **Default probes on a small GPT-2**. What no probe was charged for was `Inputs` reading the model's outputs in a hook
+  of the forward: √(Σy²/n) of 512 × 1,000 logits made two copies in float64, 6 ms (0.7 where it needs no new pages, of
+  which it took 2,100), and takes 0.3 to 0.5 in pieces of 2¹⁴. `Objective` took 16 for the same logits beside a
+  training (2.5 when repeated), and takes 0.7: NumPy's argmax takes a twelfth of torch's maximum by rows, `amin` and
+  `amax` over columns a tenth of `aminmax`, and logarithms of sums are taken only of rows that can be logarithms. A step
+  at which all is due now has `ParameterChange` 4.0 ms, what is seen of outputs, loss and tokens 3.4, `GradientFlow`
+  2.1, making records 1.5: together a quarter of a step. In the first 100 steps there are ten of them, which is why
+  these are given apart. At other steps the hooks take 0.1 to 0.2 ms. A training step of this size takes 0 to 5,000 new
+  pages itself, watched or not, which is most of what its time wavers by.
 """
 
 

@@ -296,3 +296,16 @@ def test_a_model_that_is_copied_or_pickled_meanwhile_takes_no_session_with_it(tm
         other(torch.randn(2, 3))
     assert b"learnscope" not in (tmp_path / "model.pt").read_bytes()
     assert calls(w.run) == 1
+
+
+@pytest.mark.parametrize("last", [1, 40])
+def test_columns_that_only_a_late_row_touches(last: int) -> None:
+    """The first rows are looked at before all are."""
+    outputs = torch.zeros(50, 6, requires_grad=True) + 0
+    call = objectives.summed_up("mse_loss", outputs, torch.zeros(50, 6), {}, outputs.mean())
+    objectives.follow_gradient(call, outputs)
+    chosen = torch.zeros(50, 6)
+    chosen[0, :3] = chosen[last, 3:5] = 1
+    (outputs * chosen).sum().backward()
+    assert call.touched is not None
+    assert call.touched.tolist() == [True] * 5 + [False]

@@ -105,3 +105,14 @@ def test_tokens_that_are_ignored_inside_of_rows(row: list[int], ignored: int) ->
     masked = objective.token_sums(torch.tensor([[9, 5, 2, 6, 3, 7, 8]]), text[:, 1:], 1, None)
     assert masked is not None
     assert masked[-1, 0] == 0  # what is ignored is not what the text has there
+
+
+@pytest.mark.parametrize("size", [0, 1, 2**14, 5 * 2**14 + 3])
+def test_a_root_mean_square_in_pieces(size: int) -> None:
+    """Against NumPy in float64; of all entries, wherever a piece ends."""
+    x = 1e3 + torch.randn(size, generator=torch.Generator().manual_seed(0))
+    wide = x.numpy().astype(np.float64)
+    expected = np.sqrt((wide**2).sum() / size) if size else np.nan
+    strided = torch.stack([x, x + 1], 1)[:, 0]
+    for given in (x, strided):
+        assert float(inputs.root_mean_square(given)) == pytest.approx(expected, rel=1e-12, nan_ok=True)
