@@ -19,7 +19,7 @@ from learnscope.posttrain.analyzer import PARTS, ModelAnalyzer, checked_device, 
 from learnscope.posttrain.builtin import make_builtin
 from learnscope.posttrain.encoders import NO_ROBUSTNESS
 from learnscope.posttrain.errors import PosttrainError
-from learnscope.posttrain.estimate import Estimate, in_words, remaining
+from learnscope.posttrain.planning.estimate import Estimate, in_words, remaining
 from learnscope.posttrain.session import check_folder
 from learnscope.progress import progress_bar
 from learnscope.record import Finding

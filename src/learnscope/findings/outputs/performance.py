@@ -7,7 +7,8 @@ import numpy as np
 from learnscope.findings import analysis, not_an_audit
 from learnscope.reading.audit import read_audit
 from learnscope.reading.audit_numbers import Number, duration, evidence, interval_text, size
-from learnscope.reading.audit_parts import Layers, Memory, Quality, Speed
+from learnscope.reading.audit_parts import Quality
+from learnscope.reading.cost.audit_cost import Layers, Memory, Speed
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.words import capital, count, listed, num, percent
 from learnscope.record import Evidence, Finding
