@@ -21,7 +21,7 @@ from learnscope.model.robustness.ball import Threat, unit_ball
 from learnscope.model.robustness.target import find_target
 from learnscope.posttrain import ModelAnalyzer, PosttrainError
 from learnscope.posttrain.data import Batches
-from learnscope.posttrain.depth import (
+from learnscope.posttrain.planning.depth import (
     ENOUGH,
     FEWEST,
     SHORTEST,
@@ -34,8 +34,8 @@ from learnscope.posttrain.depth import (
     examples_of_text,
     shortened,
 )
-from learnscope.posttrain.effort import OneExample, Passes, bit_passes, one_example, robustness_passes
-from learnscope.posttrain.estimate import (
+from learnscope.posttrain.planning.effort import OneExample, Passes, bit_passes, one_example, robustness_passes
+from learnscope.posttrain.planning.estimate import (
     FIXED,
     INTEGER_SECONDS,
     INTEGERS,

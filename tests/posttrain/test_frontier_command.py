@@ -121,7 +121,7 @@ def test_what_cannot_be_is_refused_before_any_work(
         raise AssertionError("something was measured")
 
     monkeypatch.setattr(AuditSession, "measure", work)
-    monkeypatch.setattr("learnscope.posttrain.planner.Planner.estimates", work)
+    monkeypatch.setattr("learnscope.posttrain.planning.planner.Planner.estimates", work)
     command = ["audit", "--model_path", str(trained_llama()), "--output_dir", str(tmp_path / "out"), *SHORT[:2]]
     closed = tmp_path / "file"
     closed.write_text("")

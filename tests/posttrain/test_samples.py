@@ -170,7 +170,7 @@ def test_messages_name_flags_on_the_command_line_and_keywords_in_python(
 def test_every_option_that_a_message_names_has_a_flag() -> None:
     """Of all text in the modules of the front door, `name=` is an option that the command line can be given."""
     unknown = {}
-    for path in sorted(SOURCE.glob("*.py")):
+    for path in sorted(SOURCE.rglob("*.py")):
         tree = ast.parse(path.read_text())
         raised = [node for node in ast.walk(tree) if isinstance(node, ast.Raise) or _is_message(node)]
         texts = [part.value for node in raised for part in ast.walk(node) if isinstance(part, ast.Constant)]

@@ -14,9 +14,9 @@ from learnscope.model.bits.mixes import uniform
 from learnscope.model.bits.quantise import quantised
 from learnscope.model.bits.quantised_units import find_units
 from learnscope.posttrain import ModelAnalyzer
-from learnscope.posttrain.depth import WANTED, Share
 from learnscope.posttrain.errors import PosttrainError
-from learnscope.posttrain.sampling import SMALLEST, Sample, enough_examples
+from learnscope.posttrain.planning.depth import WANTED, Share
+from learnscope.posttrain.planning.sampling import SMALLEST, Sample, enough_examples
 from learnscope.task import HuggingFaceTask, TupleTask
 from probes.reference import mlp, tiny_gpt2
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 import transformers as tf
 
-from learnscope.posttrain.depth import FEWEST
+from learnscope.posttrain.planning.depth import FEWEST
 
 ROOT = Path(__file__).parents[2]
 

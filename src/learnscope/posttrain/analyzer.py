@@ -15,21 +15,21 @@ from learnscope.findings import Cuts, find
 from learnscope.options import explain_options
 from learnscope.posttrain.bit_widths import BitWidthAnalyzer
 from learnscope.posttrain.data import Batches, is_texts, load_data
-from learnscope.posttrain.depth import LENGTH, SAMPLED_LENGTH
 from learnscope.posttrain.encoders import NO_ROBUSTNESS, EncoderTask, is_headless, with_own_embeddings
 from learnscope.posttrain.encoders import NOTE as ENCODER_NOTE
 from learnscope.posttrain.errors import PosttrainError
-from learnscope.posttrain.estimate import Estimate
 from learnscope.posttrain.loading import load_model
 from learnscope.posttrain.performance import PerformanceAnalyzer
-from learnscope.posttrain.planner import Planner
+from learnscope.posttrain.planning.depth import LENGTH, SAMPLED_LENGTH
+from learnscope.posttrain.planning.estimate import Estimate
+from learnscope.posttrain.planning.planner import Planner
 from learnscope.posttrain.reader import reader_of
 from learnscope.posttrain.robustness import RobustnessAnalyzer
 from learnscope.posttrain.samples import reader_without_data, sampled_batches
 from learnscope.posttrain.session import AuditSession
+from learnscope.reading.cost.roofline import DEVICE
+from learnscope.reading.cost.roofline import NUMBERS as DEVICE_NUMBERS
 from learnscope.reading.gather import one_pass
-from learnscope.reading.roofline import DEVICE
-from learnscope.reading.roofline import NUMBERS as DEVICE_NUMBERS
 from learnscope.record import Finding, plain_json
 from learnscope.report.audit.folder import write_audit
 from learnscope.run import Run

@@ -19,9 +19,9 @@ from learnscope.posttrain.analyzer import PARTS, ModelAnalyzer, checked_device, 
 from learnscope.posttrain.builtin import make_builtin
 from learnscope.posttrain.encoders import NO_ROBUSTNESS
 from learnscope.posttrain.errors import PosttrainError
-from learnscope.posttrain.estimate import Estimate, in_words, remaining
 from learnscope.posttrain.exporting import check_export, export_model
 from learnscope.posttrain.exporting import in_words as in_words_of
+from learnscope.posttrain.planning.estimate import Estimate, in_words, remaining
 from learnscope.posttrain.session import check_folder
 from learnscope.posttrain.tasks import check_can_answer, read_tasks
 from learnscope.probes.bits.bit_frontier import BitFrontier

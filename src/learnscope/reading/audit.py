@@ -9,6 +9,7 @@ from typing import Any, get_args, get_type_hints
 from learnscope.quantities import bits
 from learnscope.reading import audit_answers, audit_parts
 from learnscope.reading.audit_numbers import Part, entries_of
+from learnscope.reading.cost import audit_cost
 from learnscope.reading.gather import class_of, labels, one_pass
 from learnscope.record import Record
 from learnscope.store.reader import RunReader
@@ -35,13 +36,13 @@ class Audit:
     """All parts of an audit. A part that was not measured is None, and `missing` has the reason."""
 
     quality: audit_answers.Quality | None = None
-    speed: audit_parts.Speed | None = None
-    memory: audit_parts.Memory | None = None
-    layers: audit_parts.Layers | None = None
+    speed: audit_cost.Speed | None = None
+    memory: audit_cost.Memory | None = None
+    layers: audit_cost.Layers | None = None
     sensitivity: audit_parts.Sensitivity | None = None
     configurations: audit_parts.Configurations | None = None
     optimum: audit_parts.Optimum | None = None
-    exported: audit_parts.Exported | None = None
+    exported: audit_cost.Exported | None = None
     tasks: audit_answers.Tasks | None = None
     prompts: audit_answers.Prompts | None = None
     attacks: audit_parts.Attacks | None = None

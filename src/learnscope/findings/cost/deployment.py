@@ -10,7 +10,7 @@ from learnscope.findings.bits.bit_widths import recommended_configuration
 from learnscope.findings.robustness.robustness import masked, nothing_to_lose, within
 from learnscope.reading.audit import Audit, read_audit
 from learnscope.reading.audit_numbers import NONE, Number, evidence, size
-from learnscope.reading.audit_parts import Running, Setting
+from learnscope.reading.cost.audit_cost import Running, Setting
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.words import capital, listed, num
 from learnscope.record import Evidence, Finding

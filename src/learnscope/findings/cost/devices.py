@@ -6,9 +6,9 @@ from learnscope.findings import analysis, not_an_audit
 from learnscope.findings.bits.bit_widths import recommended_configuration
 from learnscope.reading.audit import Audit, read_audit
 from learnscope.reading.audit_numbers import duration, size
-from learnscope.reading.audit_parts import Running
+from learnscope.reading.cost.audit_cost import Running
+from learnscope.reading.cost.roofline import Bound, Device, decoded, prefilled, target_device
 from learnscope.reading.cuts import Cuts
-from learnscope.reading.roofline import Bound, Device, decoded, prefilled, target_device
 from learnscope.reading.words import num
 from learnscope.record import Evidence, Finding
 from learnscope.store.reader import RunReader

@@ -5,7 +5,7 @@ from __future__ import annotations
 from learnscope.findings import analysis, not_an_audit
 from learnscope.reading.audit import read_audit
 from learnscope.reading.audit_numbers import Number, duration, size
-from learnscope.reading.audit_parts import Copy, Exported
+from learnscope.reading.cost.audit_cost import Copy, Exported
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.words import listed, num
 from learnscope.record import Evidence, Finding

@@ -9,7 +9,7 @@ from learnscope.findings.outputs.answers import tasks, weak_classes
 from learnscope.reading.audit import read_audit
 from learnscope.reading.audit_answers import Quality
 from learnscope.reading.audit_numbers import Number, duration, evidence, interval_text, size
-from learnscope.reading.audit_parts import Layers, Memory, Speed
+from learnscope.reading.cost.audit_cost import Layers, Memory, Speed
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.words import capital, count, listed, num, percent
 from learnscope.record import Evidence, Finding

@@ -12,7 +12,7 @@ from learnscope.findings.bits.bit_widths import recommended_configuration
 from learnscope.findings.outputs.performance import PARTS
 from learnscope.reading.audit import read_audit
 from learnscope.reading.audit_numbers import size
-from learnscope.reading.audit_parts import Layers, Setting, Speed
+from learnscope.reading.cost.audit_cost import Layers, Setting, Speed
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.words import count, num
 from learnscope.report.audit import marks

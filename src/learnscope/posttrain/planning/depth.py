@@ -15,7 +15,7 @@ from torch import nn
 from learnscope.model.cost.calls import resized, token_length
 from learnscope.model.data import joined
 from learnscope.posttrain.data import Batches
-from learnscope.posttrain.effort import OneExample, Passes, bit_passes, robustness_passes
+from learnscope.posttrain.planning.effort import OneExample, Passes, bit_passes, robustness_passes
 from learnscope.task import IGNORE, Task
 
 EXAMPLES, LENGTH = 256, 128

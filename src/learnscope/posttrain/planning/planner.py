@@ -13,7 +13,9 @@ from learnscope.model.cost.speed import settings
 from learnscope.model.data import fixed_batches
 from learnscope.posttrain.checks import check_runs
 from learnscope.posttrain.data import Batches
-from learnscope.posttrain.depth import (
+from learnscope.posttrain.encoders import EncoderTask
+from learnscope.posttrain.errors import PosttrainError
+from learnscope.posttrain.planning.depth import (
     EXAMPLES,
     QUICK,
     STEPS,
@@ -27,12 +29,10 @@ from learnscope.posttrain.depth import (
     shortened,
     timed_part,
 )
-from learnscope.posttrain.effort import OneExample, Passes, bit_passes, one_example
-from learnscope.posttrain.encoders import EncoderTask
-from learnscope.posttrain.errors import PosttrainError
-from learnscope.posttrain.estimate import Estimate, estimated, seconds_of, speeds, timed_passes, timed_settings
+from learnscope.posttrain.planning.effort import OneExample, Passes, bit_passes, one_example
+from learnscope.posttrain.planning.estimate import Estimate, estimated, seconds_of, speeds, timed_passes, timed_settings
+from learnscope.posttrain.planning.sampling import NARROW, Sample, enough_examples
 from learnscope.posttrain.reader import check_tokens
-from learnscope.posttrain.sampling import NARROW, Sample, enough_examples
 from learnscope.posttrain.session import AuditSession
 from learnscope.task import Task
 

@@ -14,8 +14,8 @@ from learnscope.model.cost.speed import MAIN_SHARE
 from learnscope.model.guard import guard
 from learnscope.model.outputs.evaluate import model_device
 from learnscope.model.outputs.reference import reference_outputs
-from learnscope.posttrain.depth import Depth, Share
-from learnscope.posttrain.effort import OneExample, Passes, bit_passes, robustness_passes
+from learnscope.posttrain.planning.depth import Depth, Share
+from learnscope.posttrain.planning.effort import OneExample, Passes, bit_passes, robustness_passes
 from learnscope.task import Task
 
 FIXED = {"performance": 1.0, "bit_widths": 4.0, "robustness": 3.0}
