@@ -47,7 +47,7 @@ def test_all_of_it_is_plain_and_says_what_it_does_not_know(analyzer: RobustnessA
     pairs = [(entry["attack_bits"], entry["test_bits"]) for entry in found["bits"]["transfer"]]
     assert pairs == [(a, b) for a in (0, 8, 4) for b in (0, 8, 4)]
     assert {record.probe for record in analyzer.session.run.records()} == {
-        "Attacks", "NoiseRobustness", "InputPerturbation", "BitRobustness",
+        "Attacks", "NoiseRobustness", "InputPerturbation", "PromptPerturbation", "BitRobustness",
     }  # fmt: skip
 
 
