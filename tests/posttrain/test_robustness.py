@@ -24,7 +24,7 @@ def analyzer() -> RobustnessAnalyzer:
 def test_all_of_it_is_plain_and_says_what_it_does_not_know(analyzer: RobustnessAnalyzer) -> None:
     found = analyzer.analyze([token_batch("gpt2")])
     gap = ["robustness_gap", "robustness_gap_low", "robustness_gap_high", "examples"]
-    assert list(found) == ["adversarial", "noise", "perturbations", "bits", *gap, "flags"]
+    assert list(found) == ["adversarial", "noise", "perturbations", "prompts", "bits", *gap, "flags"]
     text = json.dumps(found)
     assert "NaN" in text
     adversarial = found["adversarial"]
@@ -47,7 +47,7 @@ def test_all_of_it_is_plain_and_says_what_it_does_not_know(analyzer: RobustnessA
     pairs = [(entry["attack_bits"], entry["test_bits"]) for entry in found["bits"]["transfer"]]
     assert pairs == [(a, b) for a in (0, 8, 4) for b in (0, 8, 4)]
     assert {record.probe for record in analyzer.session.run.records()} == {
-        "Attacks", "NoiseRobustness", "InputPerturbation", "BitRobustness",
+        "Attacks", "NoiseRobustness", "InputPerturbation", "PromptPerturbation", "BitRobustness",
     }  # fmt: skip
 
 

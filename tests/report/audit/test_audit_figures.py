@@ -178,7 +178,7 @@ def test_the_dashboard_of_a_whole_audit_and_of_one_part(deep: AuditRun) -> None:
     run.performance(math.nan, accuracy=math.nan)
     part = dashboard_figure(run.reader)
     assert part is not None
-    assert "1 of 12 parts ran" in said(part)
+    assert "1 of 14 parts ran" in said(part)
     assert said(part).count("was not run") == 10
     assert "Real time: not judged" in said(part)
     assert_legible(part)

@@ -62,7 +62,7 @@ def test_the_results_are_complete_and_strict(folder: Path) -> None:
 
 def test_the_summary_has_tables_and_figures(folder: Path) -> None:
     text = (folder / "summary_report.md").read_text()
-    assert text.startswith("# Audit of gpt2 \\*tuned\\*\n\n12 of 12 parts ran.")
+    assert text.startswith("# Audit of gpt2 \\*tuned\\*\n\n14 of 14 parts ran.")
     for line in (
         "| n layer | 12 |", "| perplexity | 24.5 | 23.3 to 25.7 | 256 |",
         "| tokens/s (forward, batch 4, length 128) | 5,570 |  | 100 |",
@@ -121,7 +121,7 @@ def test_a_partial_audit_says_what_is_missing_and_removes_what_is_stale(folder: 
     assert body["not_run"]["noise"] == "NoiseRobustness was not run"
     assert body["not_run"]["speed"] == "InferenceSpeed failed: RuntimeError: out of | memory"
     summary, insights = ((target / file).read_text() for file in ("summary_report.md", "insights.md"))
-    assert "2 of 12 parts ran" in summary
+    assert "2 of 14 parts ran" in summary
     assert "| speed | InferenceSpeed failed: RuntimeError: out of \\| memory |" in summary
     assert "| `noise_robustness.png` | NoiseRobustness was not run |" in summary
     assert "None is recommended: BitOptimum was not run." in summary

@@ -132,7 +132,8 @@ def written(asker: Asker, prompt: str, *, until: Sequence[str], most: int) -> tu
     if room is not None and room < 1:
         raise CannotAsk(f"{most} tokens leave no room for a prompt: the model takes {asker.positions}")
     ids = torch.tensor([tokens if room is None else tokens[-room:]])
-    config, made, text = getattr(unwrap(asker.model), "config", None), [], ""
+    made: list[int] = []
+    config, text = getattr(unwrap(asker.model), "config", None), ""
     ends = {getattr(owner, "eos_token_id", None) for owner in (asker.tokenizer, config)}
     cache: Any = None
     with guard(asker.model):
