@@ -22,7 +22,7 @@ CHEAP: dict[str, dict[str, Any]] = {
     "InferenceSpeed": {**NOW, "batches": (2,), "seconds": 0.01, "repeats": 3},
     "InputPerturbation": {**NOW, "levels": (0.2,), "examples": 4},
     "LayerTimes": {**NOW, "repeats": 2, "seconds": 0.01},
-    "MemoryUse": NOW,
+    "MemoryUse": {**NOW, "process": True},
     "NoiseRobustness": {**NOW, "sigmas": (0.1,), "bits": (4,), "examples": 4},
     "Performance": {**NOW, "resamples": 50},
     "PromptPerturbation": {**NOW, "levels": (0.2,), "seeds": 1, "examples": 4},
