@@ -116,12 +116,11 @@ class Prompter:
             room = None if not isinstance(most, int) else most - len(prompt.head) - len(prompt.tail)
             kept = body if room is None else body[len(body) - max(room, 0) :] if len(body) > room else body
             rows.append([*prompt.head, *kept, *prompt.tail])
-        known = isinstance(pad, int) and pad >= 0
-        size = 1 if self.prompts[0].label is not None and not known else self.batch_size
+        filler = pad if isinstance(pad, int) and pad >= 0 else None
+        # a classifier looks for its padding token to find a text's end
+        size = 1 if self.prompts[0].label is not None and filler is None else self.batch_size
         parts = [range(start, min(start + size, len(rows))) for start in range(0, len(rows), size)]
-        return [
-            self._batch([rows[n] for n in part], [self.prompts[n] for n in part], pad if known else 0) for part in parts
-        ]
+        return [self._batch([rows[n] for n in part], [self.prompts[n] for n in part], filler or 0) for part in parts]
 
     def _batch(self, rows: Sequence[list[int]], prompts: Sequence[Prompt], pad: int) -> dict[str, Tensor]:
         width = max(map(len, rows))
