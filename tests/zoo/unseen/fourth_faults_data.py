@@ -17,7 +17,7 @@ from zoo.registry import Check, Watch, above, below, fault
 from zoo.unseen.fourth_material import Towers, generator, houses, kept
 
 
-@fault("the mean taken off in bytes, CNN", {"holdout_differs", "not_generalising"}, since=None)
+@fault("the mean taken off in bytes, CNN", {"holdout_differs", "not_generalising"}, since=None, wrong={"overfitting"})
 def in_bytes(watch: Watch, seed: int) -> Check:
     """What is darker than the mean wraps round to nearly white; the held-out pictures are taken in floats."""
     data, model = digits(images=True), cnn()
@@ -58,7 +58,8 @@ def wrong_length(watch: Watch, seed: int) -> Check:
 
 
 @fault("missing prices filled with zero, houses",
-       {"holdout_differs", "label_noise", "not_generalising", "targets_out_of_range"})  # fmt: skip
+       {"holdout_differs", "label_noise", "not_generalising", "targets_out_of_range"},
+       wrong={"overfitting"})  # fmt: skip
 def filled(watch: Watch, seed: int) -> Check:
     """A third of the training prices are not known and become zero before they are scaled."""
     data, model = houses(seed), mlp(8, 64, 64, 1)
@@ -135,7 +136,8 @@ def windows(watch: Watch, seed: int) -> Check:
 
 
 @fault("the dearest houses held out, sorted file",
-       {"holdout_differs", "not_generalising", "sorted_data", "targets_out_of_range"}, since=None)  # fmt: skip
+       {"holdout_differs", "not_generalising", "sorted_data", "targets_out_of_range"}, since=None,
+       wrong={"overfitting"})  # fmt: skip
 def dearest(watch: Watch, seed: int) -> Check:
     """The file is sorted by price and its last quarter is the holdout."""
     a, b, c, d = houses(seed)
@@ -148,7 +150,7 @@ def dearest(watch: Watch, seed: int) -> Check:
 
 
 @fault("rows shuffled without their labels after the first epoch, MLP",
-       {"label_noise", "labels_unrelated", "loss_spike"}, since=29)  # fmt: skip
+       {"label_noise", "labels_unrelated", "loss_spike"}, since=29, wrong={"overfitting"})  # fmt: skip
 def without_labels(watch: Watch, seed: int) -> Check:
     """`shuffle(x)` at the end of an epoch, and no `shuffle(y)`."""
     data, model, g = digits(), mlp(64, 48, 10), generator(seed)
@@ -167,7 +169,8 @@ def without_labels(watch: Watch, seed: int) -> Check:
 
 
 @fault("ink is bright in the second file, CNN",
-       {"bad_batch", "holdout_differs", "loss_spike", "not_generalising", "sorted_data"}, since=131)  # fmt: skip
+       {"bad_batch", "holdout_differs", "loss_spike", "not_generalising", "sorted_data"}, since=131,
+       wrong={"overfitting"})  # fmt: skip
 def second_file(watch: Watch, seed: int) -> Check:
     """The files are read one after the other, and from the second on the pictures are negatives."""
     data, model = digits(images=True), cnn()

@@ -191,7 +191,7 @@ def of_one(watch: Watch, seed: int) -> Check:
                 w.log(loss=loss, reward=r.mean())
                 if loss.isnan():
                     return worse_than(float(loss.detach()), 5.0)
-    return below(0.0, 0.0)
+    return worse_than(float(loss.detach()), 5.0)
 
 
 @fault("every label of several in one softmax, MLP", {"double_softmax", "targets_out_of_range"})

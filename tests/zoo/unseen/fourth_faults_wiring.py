@@ -16,7 +16,7 @@ from zoo.unseen.third_material import chain, communities
 from zoo.unseen.third_models import small_gpt2
 
 
-@fault("advantages normalised one by one, actor and critic", UNTRAINED, where="actor")
+@fault("advantages normalised one by one, actor and critic", UNTRAINED, where="actor", wrong={"vanishing"})
 def one_by_one(watch: Watch, seed: int) -> Check:
     """A mean over an axis of length one: each advantage less itself is nothing."""
     model = nn.ModuleDict({"actor": mlp(6, 32, 3), "critic": mlp(6, 32, 1)})
@@ -39,7 +39,7 @@ def one_by_one(watch: Watch, seed: int) -> Check:
 
 
 @fault("adapters in inference mode and a loss that is told to need a gradient, GPT-2",
-       {*UNTRAINED, "dead_adapters", "steps_without_backward"})  # fmt: skip
+       {*UNTRAINED, "dead_adapters", "steps_without_backward"}, wrong={"vanishing"})  # fmt: skip
 def inference_mode(watch: Watch, seed: int) -> Check:
     """The settings are those of the inference script; the error that came of it was silenced."""
     from peft import LoraConfig, get_peft_model
@@ -70,7 +70,7 @@ class Listed(nn.Module):
         return self.head(F.adaptive_avg_pool2d(x, 2).flatten(1))
 
 
-@fault("layers in a plain list, CNN", {"frozen", "no_gradient", "not_moving", "not_optimised"})
+@fault("layers in a plain list, CNN", {"frozen", "no_gradient", "not_moving", "not_optimised"}, wrong={"vanishing"})
 def plain_list(watch: Watch, seed: int) -> Check:
     """A list is no ModuleList: the optimizer never hears of the convolutions."""
     data, model = digits(images=True), Listed()
