@@ -152,7 +152,7 @@ def test_another_budget_needs_neither_model_nor_torch(tiny: Path, capsys: pytest
     assert main(["audit", "--solve", path, "--max_mb", str(four / 1e6)]) == 0
     out = capsys.readouterr().out
     assert f"{four / 1e6:.3f} MB" in out
-    assert out.count("bits\n") == 4
+    assert out.count("bits\n") == 6, "two blocks, the embedding and that of positions"
     for wrong, reason in ((["--max_mb", "0.001"], "smallest"), ([], "--max_mb or --max_kl")):
         assert main(["audit", "--solve", path, *wrong]) == 2
         assert reason in capsys.readouterr().err
