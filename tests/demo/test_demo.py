@@ -70,7 +70,7 @@ def check_healthy(run: ls.Run) -> None:
         name
         for name, module in probe_modules().items()
         if module.split(".")[2] in ("gradients", "updates", "outputs", "examples", "features", "landscape")
-        and name not in ("ExampleLedger", "Performance", "WeightDelta")
+        and name not in ("ExampleLedger", "LayerRewind", "Performance", "TaskAccuracy", "WeightDelta")
     } <= {record.probe for record in run.records()}
     assert [f for f in run.findings() if f.severity != "info"] == []
     assert curve(run, "holdout_accuracy")[-1] > 0.8

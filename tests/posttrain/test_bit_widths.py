@@ -55,7 +55,10 @@ def test_everything_is_told_in_plain_dictionaries(analyzed: tuple[BitWidthAnalyz
     original = found["configurations"]["original"]
     assert original["kl"] == 0
     assert math.isnan(original["additivity"])
-    assert original["reasons"] == {"additivity": "single units were not measured on these examples"}
+    assert original["reasons"] == {
+        "additivity": "single units were not measured on these examples",
+        "kl_p999": "19 positions are too few for the 99.9th percentile: it needs 2,995, so give more data",
+    }
     frontier = found["pareto_frontier"]
     assert frontier[-1]["name"] == "original"
     for smaller, larger in itertools.pairwise(frontier):

@@ -20,7 +20,7 @@ from learnscope.model.bits.sensitivities import SensitivityError, load
 from learnscope.model.weights.content import data_content, model_content, task_content
 from learnscope.posttrain import ModelAnalyzer, PosttrainError
 from learnscope.posttrain.session import AuditSession
-from learnscope.probes.bits.bit_optimum import BitOptimum
+from learnscope.probes.bits.bit_frontier import BitFrontier
 from learnscope.task import HuggingFaceTask
 from learnscope.tensor.bits.allocation import NoAllocation, allocate
 from studentised import by_loop, drawn
@@ -180,7 +180,7 @@ def test_a_mix_is_not_said_to_beat_a_width_that_takes_more_bytes() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"max_bytes": 1}, "smallest mix takes"),
+        ({"max_bytes": 1}, "max_bytes=1 cannot be kept: the smallest that these bits allow takes"),
         ({"max_bytes": True}, "a number of bytes above 0"),
         ({"max_bytes": "3"}, "a number of bytes above 0"),
         ({"max_bytes": math.inf}, "a number of bytes above 0"),
@@ -310,17 +310,17 @@ def test_a_second_look_and_one_after_an_interruption_only_do_what_is_missing(tmp
     data = [batch(4)]
     fresh = analyzer(gpt2()).analyze_bit_widths(data, bits=[4, 2])["optimal"]
     half = analyzer(gpt2(), cache=tmp_path / "c ü")
-    half.bit_width_analyzer.analyze_layer_sensitivity(data, bits=[4, 2])
+    half.bit_width_analyzer.analyze_layer_sensitivity(data, bits=[4, 2], embeddings=True)
     first = half.session.memo.computed
     whole = analyzer(gpt2(), cache=tmp_path / "c ü")
-    whole.bit_width_analyzer.analyze_layer_sensitivity(data, bits=[4, 2])
-    assert (first, whole.session.memo.computed) == (8, 0)
-    assert whole.bit_width_analyzer.find_optimal_configuration(data, bits=[4, 2]) == fresh
+    whole.bit_width_analyzer.analyze_layer_sensitivity(data, bits=[4, 2], embeddings=True)
+    assert (first, whole.session.memo.computed) == (12, 0), "six units at two widths"
+    assert whole.bit_width_analyzer.find_frontier(data, bits=[4, 2]) == fresh
     again = analyzer(gpt2(), cache=tmp_path / "c ü")
-    assert again.bit_width_analyzer.find_optimal_configuration(data, bits=[4, 2]) == fresh
+    assert again.bit_width_analyzer.find_frontier(data, bits=[4, 2]) == fresh
     assert again.session.memo.computed == 0
     looked = AuditSession(gpt2(), cache=tmp_path / "c ü")
-    looked.measure(BitOptimum(bits=[4, 2], granularity="tensor"), data)
+    looked.measure(BitFrontier(bits=[4, 2], granularity="tensor"), data)
     assert looked.memo.computed > 0, "another scheme is another question"
     (tmp_path / "file").write_text("x")
     with pytest.raises(PosttrainError, match="is no folder that can be written to"):

@@ -157,14 +157,16 @@ def test_the_terminal_judges_by_the_same_thresholds_as_the_report(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = str(trained_gpt2())
-    out = tmp_path / "a folder"
-    code = main(
-        ["--model_path", model, "--output_dir", str(out), "--examples", "2", "--length", "16", "--parts", "bit_widths",
-         "--memory_mb", "0.05"]
-    )  # fmt: skip
-    said = " ".join(capsys.readouterr().out.split())
-    assert code == 0
-    insights = " ".join((out / "insights.md").read_text(encoding="utf-8").split())
-    assert "50 kB" in insights
-    assert "50 kB" in said
-    assert "100 MB" not in insights + said
+    for place, (asked, limit, other, suits) in enumerate((
+        (["--memory_mb", "0.05"], "50 kB", "100 MB", ("no", "Does not suit edge devices")),
+        ([], "100 MB", "50 kB", ("yes", "Suits edge devices")),
+    )):  # fmt: skip
+        out = tmp_path / f"a folder {place}"
+        command = ["--model_path", model, "--output_dir", str(out), "--examples", "2", "--length", "16", "--quick"]
+        assert main([*command, "--parts", "performance", *asked]) == 0
+        said = " ".join(capsys.readouterr().out.split())
+        insights = " ".join((out / "insights.md").read_text(encoding="utf-8").split())
+        assert f"{suits[1]}: " in insights
+        assert limit in insights
+        assert f"edge {suits[0]}," in said
+        assert other not in insights + said

@@ -195,7 +195,7 @@ def test_a_gap_where_there_was_nothing_to_lose_is_not_called_robust() -> None:
     tables = [Table("attack", [name], columns(values, norm="l2", epsilon=epsilon, unit="token", steps=1))
               for name, epsilon in (("clean", 0.0), ("fgsm", 1.0), ("pgd", 1.0))]  # fmt: skip
     gap: dict[str, Any] = {"robustness_gap": 0.0, "robustness_gap_low": -0.01, "robustness_gap_high": 0.01}
-    poor.speed()
+    poor.speed(scale=10)  # fast enough, so that robustness decides
     poor.once("Attacks", [*tables, Table("model", ["model"], columns(gap))], target="inputs", examples=32)
     assert "says nothing: clean accuracy is 0.05" in said(poor, "audit_robustness_gap").title
     assert said(poor, "audit_suits_server").title.startswith("Whether it suits servers open to strangers cannot be")

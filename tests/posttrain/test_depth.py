@@ -18,12 +18,14 @@ from learnscope.core.moment import Moment
 from learnscope.core.subject import Subject
 from learnscope.model.robustness.attack import fgsm, gradient_at_input, pgd
 from learnscope.model.robustness.ball import Threat, unit_ball
+from learnscope.model.robustness.prompts import TOKEN_KINDS
 from learnscope.model.robustness.target import find_target
 from learnscope.posttrain import ModelAnalyzer, PosttrainError
 from learnscope.posttrain.data import Batches
 from learnscope.posttrain.planning.depth import (
     ENOUGH,
     FEWEST,
+    QUICK,
     SHORTEST,
     STEPS,
     WANTED,
@@ -46,12 +48,15 @@ from learnscope.posttrain.planning.estimate import (
     timed_passes,
     timed_settings,
 )
+from learnscope.posttrain.planning.planner import Planner
 from learnscope.probes.bits.bit_frontier import ALONE
 from learnscope.probes.bits.bit_optimum import BitOptimum
 from learnscope.probes.bits.bit_sensitivity import BitSensitivity
 from learnscope.probes.bits.bit_widths import BitWidths
+from learnscope.probes.robustness.prompt_perturbation import PromptPerturbation
 from learnscope.store.memo import ResultCache
 from learnscope.task import HuggingFaceTask
+from probes.outputs import asked
 
 TASK = HuggingFaceTask()
 REAL = OneExample(operations=64 * (768 * 50257 + 2 * 7.1e6), outputs=64 * 50257, tokens=64)
@@ -104,6 +109,24 @@ def test_the_planned_passes_are_those_that_run() -> None:
             analyzer.robustness_analyzer.analyze([batch], examples=8, steps=steps, transfer_steps=transfer)
         planned = 8 * robustness_passes(steps, transfer).forwards
         assert 0.95 * planned <= sum(calls) <= 1.1 * planned
+
+
+def test_prompts_are_planned_in_the_ways_that_they_can_be_changed() -> None:
+    """All of them with a tokenizer, else only tokens, and none of inputs that are no tokens."""
+    reader, batch = asked.tokenizer(), tokens(8, 12)
+    plain = robustness_passes(5, 3, ()).forwards
+    for tokenizer, kinds in ((None, TOKEN_KINDS), (reader, PromptPerturbation.kinds)):
+        model = asked.model()
+        analyzer = ModelAnalyzer(model, tokenizer=tokenizer, progress=False)
+        with counting(model) as calls:
+            analyzer.robustness_analyzer.test_prompt_perturbations([batch], examples=8)
+        assert sum(calls) == 8 * (robustness_passes(5, 3, kinds).forwards - plain)
+        depth = Planner(analyzer.session).depth(Batches([batch], {}))
+        assert tuple(depth.kinds) == tuple(kinds)
+        assert depth.robustness == robustness_passes(depth.steps, depth.transfer_steps, kinds)
+    images = [(torch.rand(4, 3), torch.arange(4) % 2)]
+    session = ModelAnalyzer(torch.nn.Linear(3, 2), progress=False).session
+    assert Planner(session).depth(Batches(images, {})).kinds == ()
 
 
 def test_operations_of_an_example_are_counted() -> None:
@@ -219,6 +242,17 @@ def test_a_quick_audit_has_a_fifth_of_the_work() -> None:
         work = [getattr(depth, part).examples * passes.work(REAL.shortened(getattr(depth, part).tokens))
                 for depth in (quick, usual)]  # fmt: skip
         assert work[0] < work[1]
+    # a tenth of it needs neither the fewest examples nor, in full, the shortest ones
+    tenth = OneExample(REAL.operations / 10, REAL.outputs // 10, 64)
+    quick, usual = choose_depth(model, tenth, 64, quick=True), choose_depth(model, tenth, 64)
+    for name, share, passes in (
+        ("bit_widths", "bits", lambda _: bit_passes(model)),
+        ("robustness", "attacks", lambda depth: depth.robustness),
+    ):
+        small, large = (getattr(depth, share).examples
+                        * passes(depth).work(tenth.shortened(getattr(depth, share).tokens or 64))
+                        for depth in (quick, usual))  # fmt: skip
+        assert small <= QUICK * WORK[name] < large <= WORK[name]
     assert quick.steps == usual.steps == 5
     assert choose_depth(model, one_example(model, TASK, tokens(1, 8)), 64, quick=True).steps == 5
     assert choose_depth(model, one_example(model, TASK, tokens(1, 8)), 64, for_bits=64).bits == Share(64)

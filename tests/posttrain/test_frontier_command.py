@@ -17,6 +17,7 @@ from learnscope.findings import find
 from learnscope.posttrain import ModelAnalyzer
 from learnscope.posttrain.command import AuditOptions, run_audit
 from learnscope.posttrain.errors import PosttrainError
+from learnscope.posttrain.planning.sampling import NARROW, enough_examples
 from learnscope.posttrain.session import AuditSession
 from learnscope.reading.audit import Frontier, read_audit
 from learnscope.report.audit.verdict import verdict
@@ -84,7 +85,11 @@ def test_the_examples_that_were_asked_for_are_used_and_both_halves_are_said(audi
     passed_on = analyzer.planner.fixed(analyzer.data(data))
     assert analyzer.planner.depth(passed_on).bits.examples == 48, "more than the usual 32"
     usual = analyzer.data(None, split="validation", length=8)
-    assert analyzer.planner.depth(analyzer.planner.fixed(usual)).bits.examples == 32
+    fixed = analyzer.planner.fixed(usual)
+    task = analyzer.session.task_of(fixed)
+    enough = [enough_examples(analyzer.model, task, fixed, most, NARROW["default"]) for most in (32, 64)]
+    assert [sample is not None and sample.is_enough for sample in enough] == [False, True], "at 32 not, at 64 yes"
+    assert analyzer.planner.depth(fixed).bits.examples == 64
 
 
 def test_the_verdict_comes_first_in_about_ten_lines(audited: tuple[Path, str]) -> None:
@@ -128,9 +133,9 @@ def test_what_cannot_be_is_refused_before_any_work(
     for flags, words in [
         (["--max_mb", "0.01"], "--max_mb 0.01 cannot be kept: the smallest that these bits allow takes"),
         (["--max_mb", "0.1", "--no-embeddings"], "cannot be kept"),
-        (["--export", str(closed / "m.safetensors")], "cannot be written"),
+        (["--export", str(closed / "m.safetensors")], "is a file, so nothing can be written below it"),
         (["--bits", "9"], "2 to 8 and 16 are possible"),
-        (["--method", "magic"], "'rtn' is possible"),
+        (["--method", "magic"], "--method 'magic': 'rtn', 'mse', 'gptq', 'awq', 'autoround' are possible"),
         (["--granularity", "tensor", "--group_size", "32"], "--group_size 32 is for --granularity 'group'"),
         (["--activation_bits", "1"], "2 to 8"),
         (["--bits", "4", "--parts", "performance"], "add bit_widths"),

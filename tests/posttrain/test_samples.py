@@ -60,7 +60,7 @@ def test_the_documented_command_needs_neither_tokenizer_nor_data(audited: tuple[
     assert "no data were given, so it is examined on its own samples (--seed 0)" in said
     assert re.search(r"about \d+ s, from two timed passes: bit widths \d+ s \(\d+ forward passes", said)
     body = json.loads((out / "analysis_results.json").read_text())
-    assert set(body["not_run"]) == {"quality", "speed", "memory", "layers"}
+    assert set(body["not_run"]) == {"quality", "tasks", "speed", "memory", "layers"}
     data = body["about"]["data"]
     assert (data["source"], data["seed"], data["examples"], data["length"]) == (OWN_SAMPLES, 0, 7, 12)
     assert (out / "summary_report.md").read_text().count(f"All of it on {OWN_SAMPLES}") == 2
@@ -102,7 +102,11 @@ def test_attacks_state_how_many_examples_they_rest_on(audited: tuple[Path, str])
     rows = body["rows"]
     assert all(row["values"]["examples"] == 7 for row in rows), "also beside the gap"
     assert [row for row in rows if "robustness_gap" in row["values"]]
-    assert "7 examples" in (audited[0] / "insights.md").read_text().split("robustness gap is")[1].splitlines()[0]
+    insights = (audited[0] / "insights.md").read_text()
+    assert "robustness gap" not in insights, "attacks on embeddings are no verdict"
+    for title in ("to another token raises the loss by", "Of what anybody could send"):
+        detail = insights.split(title)[1].splitlines()[2]
+        assert f"on 7 examples of {OWN_SAMPLES}" in detail, title
 
 
 def test_a_seed_gives_the_same_samples_and_another_gives_others(tmp_path: Path) -> None:

@@ -269,7 +269,8 @@ def test_an_audit_with_data() -> None:
     assert model.training
     of_finished = {
         "Performance", "MemoryUse", "InferenceSpeed", "LayerTimes", "BitSensitivity", "BitFrontier",
-        "ExportedSpeed", "Attacks", "NoiseRobustness", "InputPerturbation", "BitRobustness",
+        "ExportedSpeed", "Attacks", "NoiseRobustness", "InputPerturbation", "PromptPerturbation",
+        "BitRobustness",
     }  # fmt: skip
     assert set(run.manifest["probes"]) == {"GradientFlow", "Holdout", *of_finished}
     assert {record.probe for record in run.records() if not record.error} == set(run.manifest["probes"])

@@ -59,8 +59,6 @@ class BitWidthAnalyzer:
 
     def __init__(self, session: AuditSession) -> None:
         self.session = session
-        self._searched_on: Any = None
-        """The data of the last search, on which weights are calibrated when they are written."""
 
     def analyze_layer_sensitivity(self, data_loader: Any, **options: Any) -> dict[str, Any]:
         """What the outputs lose when one unit alone has fewer bits.
@@ -132,7 +130,6 @@ class BitWidthAnalyzer:
         good. Options are those of `learnscope.BitFrontier`.
         """
         record = self.session.measure(BitFrontier(max_bytes=max_bytes, max_kl=max_kl, **options), data_loader)
-        self._searched_on = data_loader
         names = (
             "verdict", "recommended_name", "recommended", "recommended_scheme", "choices", "allowed", "held_out",
             "held_out_reason", "left_out", "dropped", "same", "no_intervals", "search_examples", "held_out_examples",
@@ -229,7 +226,7 @@ class BitWidthAnalyzer:
             raise PosttrainError(f"{path}: name a file that ends in .safetensors, by which it is known when it is read")
         scheme, ready = None, None
         if bits is None:
-            bits, scheme, ready = recommended_weights(self.session, self._searched_on)
+            bits, scheme, ready = recommended_weights(self.session)
         info = save_packed(self.session.model, bits, scheme, path, ready=ready)
         return {"path": str(info.path), "tensor_bytes": info.tensor_bytes, "file_bytes": info.file_bytes}
 

@@ -19,7 +19,7 @@ from learnscope.posttrain.analyzer import PARTS, ModelAnalyzer, checked_device, 
 from learnscope.posttrain.builtin import make_builtin
 from learnscope.posttrain.encoders import NO_ROBUSTNESS
 from learnscope.posttrain.errors import PosttrainError
-from learnscope.posttrain.exporting import check_export, export_model
+from learnscope.posttrain.exporting import check_export, export_model, kept_to, search_options
 from learnscope.posttrain.exporting import in_words as in_words_of
 from learnscope.posttrain.planning.estimate import Estimate, in_words, remaining
 from learnscope.posttrain.session import check_folder
@@ -90,8 +90,9 @@ _BITS = (
 
 
 def bit_options(options: AuditOptions) -> dict[str, Any]:
-    """Those of the bit widths that were given."""
-    return {name: value for name in _BITS if (value := getattr(options, name)) is not None}
+    """Those of the bit widths that were given, and with an export those that let the search keep to its format."""
+    given = {name: value for name in _BITS if (value := getattr(options, name)) is not None}
+    return given if options.export is None else search_options(options.export, options.export_format, given)
 
 
 def run_audit(options: AuditOptions, say: Say = print) -> dict[str, Run]:
@@ -155,16 +156,16 @@ def _check(options: AuditOptions) -> None:
         raise PosttrainError("export= writes the weights of one model: audit the models one by one to export them")
     if export is not None and "bit_widths" not in options.parts:
         raise PosttrainError("export= writes the recommended bit widths, which parts= leaves out: add bit_widths")
-    given = bit_options(options)
+    given = bit_options(replace(options, export=None))
     if given and "bit_widths" not in options.parts:
         what = "a budget" if budgets else f"{next(iter(given))}="
         raise PosttrainError(f"{what} is for the bit widths, which parts= leaves out: add bit_widths")
-    BitFrontier(**given)  # refuses what no model could take
     if export is not None:
         check_export(export, options.export_format)
         check_writable(export)
     elif options.export_format is not None:
         raise PosttrainError(f"export_format={options.export_format!r} is that of a file: name it (export=)")
+    BitFrontier(**bit_options(options))  # refuses what no model could take
     for folder in (options.output_dir, *options.output_dir.parents):
         if folder.exists() and not folder.is_dir():
             raise PosttrainError(f"{folder} is a file: name a folder for the report (output_dir=)")
@@ -206,7 +207,10 @@ def _audit_one(analyzer: ModelAnalyzer, options: AuditOptions, folder: Path, say
             if options.tasks:
                 analyzer.performance_analyzer.answer_tasks(data, read_tasks(options.tasks))
         elif part == "bit_widths":
-            analyzer.analyze_bit_widths(data, **bit_options(options))
+            given, asked = bit_options(options), bit_options(replace(options, export=None))
+            if options.export is not None and given != asked:
+                say(f"{analyzer.name}: {kept_to(options.export, options.export_format, given, asked)}")
+            analyzer.analyze_bit_widths(data, **given)
             analyzer.bit_width_analyzer.save_sensitivity(folder / SENSITIVITY)
         else:
             analyzer.analyze_robustness(data)

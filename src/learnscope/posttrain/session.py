@@ -55,19 +55,21 @@ class AuditSession:
                 )
         self.memo = ResultCache(folder)
         self._measured: dict[str, tuple[Probe, Record]] = {}
+        self._batches: dict[str, list[Any]] = {}
         self._shared: Moment | None = None
         self._reduced: str | None = None
         """What of the data was left out, in words."""
 
     def measure(self, probe: Probe, data_loader: Any) -> Record:
         """Fire the probe on these data: a loader, a data set, a list of batches, or one batch. Errors are raised."""
-        moment = self._shared or self._moment(data_loader)
+        moment = self._shared or self.moment(data_loader)
         session = ManualSession({}, UnstoredBackend(), source="audit")
         label = session.add(probe).label
         session.open(self.model)
         record = session.measure(moment)[label]
         record = replace(record, notes={**record.notes, **self._facts(moment, record.notes.get("examples"))})
         self._measured[label] = probe, record
+        self._batches[label] = list(moment.subject.holdout or ())
         return record
 
     def _facts(self, moment: Moment, examples: int | None) -> dict[str, Any]:
@@ -83,7 +85,7 @@ class AuditSession:
     @contextmanager
     def sharing(self, data_loader: Any) -> Iterator[None]:
         """Measurements in this block share what they compute; the weights must not change in it."""
-        self._shared = self._moment(data_loader)
+        self._shared = self.moment(data_loader)
         try:
             yield
         finally:
@@ -96,6 +98,10 @@ class AuditSession:
     def record(self, probe: str) -> Record | None:
         """The last record of the probe with this name, if it has measured."""
         return self._measured[probe][1] if probe in self._measured else None
+
+    def measured(self, probe: str) -> tuple[Probe, list[Any]]:
+        """The probe that made this record, and the batches that it was given."""
+        return self._measured[probe][0], self._batches[probe]
 
     @property
     def run(self) -> Run:
@@ -120,7 +126,8 @@ class AuditSession:
             backend.append(record.to_json())
         return backend
 
-    def _moment(self, data_loader: Any) -> Moment:
+    def moment(self, data_loader: Any) -> Moment:
+        """The model with these data, as probes see it."""
         batches = fixed_batches(data_loader, self.task)
         about = getattr(data_loader, "about", {})
         self._reduced = about.get("reduced")

@@ -13,10 +13,6 @@ class VariantOutputs(Quantities):
     kl = own_figure("KL(model ‖ variant) per position: mean", unit="nats", scale="log")
     kl_median = not_drawn("KL(model ‖ variant) per position: median", unit="nats", scale="log")
     kl_p99 = not_drawn("KL(model ‖ variant) per position: 99th percentile", unit="nats", scale="log")
-    kl_p999 = not_drawn(
-        "KL(model ‖ variant) per position: 99.9th percentile; not measured with fewer than 2,995 positions, of which "
-        "the largest is above it in 95 % of cases", unit="nats", scale="log",
-    )  # fmt: skip
     cosine = not_drawn("cosine of the logits, mean over positions")
     mse = own_figure("mean squared difference of the logits, mean over positions", scale="log")
     top1_agree = not_drawn(

@@ -8,10 +8,8 @@ from typing import Any
 
 import torch
 
-WORDS = [
-    "the", "cat", "dog", "sat", "ran", "on", "mat", "rug", "red", "blue", "is", "a",
-    "an", "fish", "bird", "sees", "likes", "and", "not", "very", "big", "small", "naïve", "été",
-]  # fmt: skip
+TEXT = "the cat dog sat ran on mat rug red blue is a an fish bird sees likes and not very big small naïve été"
+WORDS = TEXT.split()
 
 
 @cache

@@ -181,8 +181,14 @@ def test_an_audit_has_its_cards_and_what_a_budget_needs() -> None:
     assert [each["name"] for each in body["configurations"] if each["recommended"]] == ["optimal"]
     assert len(body["units"]) == 24
     assert all(option["bytes"] == 2.5e5 * option["bits"] for unit in body["units"] for option in unit["options"])
-    assert "embeddings" in body["robustness"]["threat"]
+    assert body["robustness"]["threat"].startswith("An attack on inputs")
     assert AUDIT_PANELS
+    language = made(without=["attacks"])
+    language.attacks(target="embeddings")
+    said = payload(language.reader)["audit"]["robustness"]
+    assert said["target"] == "embeddings"
+    assert said["threat"].startswith("An attack on embeddings")
+    assert "no verdict" in said["threat"]
 
 
 def test_an_empty_run_has_a_page() -> None:

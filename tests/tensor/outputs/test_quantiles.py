@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy import special
 
-from learnscope.tensor.outputs.divergence import NEEDED_P999, compare_logits, summarise
+from learnscope.tensor.outputs.divergence import NEEDED_P999, compare_logits, far_quantile, summarise
 
 
 @pytest.mark.parametrize("positions", [1, 500, NEEDED_P999 - 1, NEEDED_P999, 5000])
@@ -22,7 +22,7 @@ def test_quantiles_and_flips_are_numpys(positions: int) -> None:
         for rows in (slice(cut), slice(cut, None))
         if len(a[rows])
     ]
-    found = {name: float(value) for name, value in summarise(parts).items()}
+    found = {name: float(value) for name, value in summarise(parts).items()} | {"kl_p999": float(far_quantile(parts))}
     p, q = special.log_softmax(a, 1), special.log_softmax(b, 1)
     kl = (np.exp(p) * (p - q)).sum(1)
     for name, share in {"kl_median": 0.5, "kl_p99": 0.99, "kl_p999": 0.999}.items():

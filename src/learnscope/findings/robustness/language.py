@@ -19,7 +19,7 @@ def prompted(part: Prompts, cuts: Cuts) -> Finding | None:
     others = [
         f"{DISTURBED.get(e.name, (e.name, ''))[0]} {interval_text(e.accuracy_change, sign=True)}"
         for e in part.changes
-        if e.level == worst.level and e is not worst
+        if e.level == worst.level and e.name != worst.name
     ]
     far = [e for e in part.changes if e.name == worst.name and e.level > worst.level]
     detail = f"Accuracy {interval_text(number, sign=True)}, loss {interval_text(worst.loss_change, sign=True)}, KL "

@@ -29,12 +29,6 @@ class Reference:
         """Whether the outputs are plain numbers, not distributions: the targets are floats."""
         return self.outputs.targets is not None and self.outputs.targets.is_floating_point()
 
-    @property
-    def positions(self) -> int:
-        """How many count."""
-        rows = self.outputs.logits if self.outputs.rows is None else self.outputs.rows
-        return len(rows)
-
     def compare(self, logits: Tensor) -> Comparison:
         """How far a variant's logits for the batch are from these."""
         original, distributions = self.outputs, not self.regression

@@ -24,7 +24,7 @@ from learnscope.model.outputs.suffix import Suffix
 from learnscope.model.weights.swap import named_parameters, swapped
 from learnscope.task import Positions, Task, correct
 from learnscope.task.batches import ID_KEYS, first_of
-from learnscope.tensor.outputs.divergence import Comparison, reference_rows, summarise
+from learnscope.tensor.outputs.divergence import Comparison, far_quantile, reference_rows, summarise
 
 SWITCHABLE = "the model sets its own precision, in ways that are not known"
 TOGETHER_ROWS = 1024
@@ -165,6 +165,7 @@ def _summed(model: nn.Module, task: Task, base: Baseline, parts: Sequence[_Compa
     classes = int(logits.shape[-1]) if logits.ndim > 1 else 1
     return {
         **{name: float(value) for name, value in summarise([comparison for comparison, _ in parts]).items()},
+        "kl_p999": float(far_quantile([comparison for comparison, _ in parts])),
         "loss": float(sums["loss"].sum() / positions) if "loss" in sums else None,
         "accuracy": float(sums["right"].sum() / positions) if "right" in sums else None,
         "positions": int(positions),

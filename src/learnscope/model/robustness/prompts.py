@@ -65,6 +65,13 @@ def prompts_of(model: nn.Module, batches: Sequence[Any], tokenizer: Any) -> list
     return found
 
 
+def possible_kinds(model: nn.Module, batches: Sequence[Any], tokenizer: Any) -> tuple[str, ...]:
+    """The kinds of changes that can be made to these examples: without a tokenizer there is no text to change."""
+    if isinstance(prompts_of(model, batches, tokenizer), str):
+        return ()
+    return (*TEXT_KINDS, *TOKEN_KINDS) if callable(tokenizer) else TOKEN_KINDS
+
+
 @dataclass(frozen=True, slots=True)
 class Prompter:
     """Makes batches of prompts, as they are and changed."""

@@ -14,6 +14,7 @@ from torch import nn
 
 from learnscope.model.cost.calls import resized, token_length
 from learnscope.model.data import joined
+from learnscope.model.robustness.prompts import TOKEN_KINDS
 from learnscope.posttrain.data import Batches
 from learnscope.posttrain.planning.effort import OneExample, Passes, bit_passes, robustness_passes
 from learnscope.task import IGNORE, Task
@@ -56,12 +57,18 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Depth:
-    """What of the data each part uses, and the steps of attacks."""
+    """What of the data each part uses, the steps of attacks, and the kinds of changes made to prompts."""
 
     bits: Share
     attacks: Share
     steps: int = STEPS
     transfer_steps: int = TRANSFER_STEPS
+    kinds: Sequence[str] = TOKEN_KINDS
+
+    @property
+    def robustness(self) -> Passes:
+        """How often robustness runs an example."""
+        return robustness_passes(self.steps, self.transfer_steps, self.kinds)
 
 
 def affordable(part: str, passes: Passes, one: OneExample, wanted: int, share: float = 1.0) -> Share:
@@ -83,22 +90,23 @@ def examples_of_text(one: OneExample, *, sampled: bool = False, quick: bool = Fa
 
 def choose_depth(
     model: nn.Module, one: OneExample, given: int, *, thorough: bool = False, quick: bool = False,
-    for_bits: int = WANTED, asked: bool = False,
+    for_bits: int = WANTED, asked: bool = False, kinds: Sequence[str] = TOKEN_KINDS,
 ) -> Depth:  # fmt: skip
     """The depth for a model, given what one example takes and how many there are; `one.tokens` 0: none can be cut.
 
     `for_bits` examples are enough for the bit widths; if the number was `asked` for, they are judged on all of them.
+    `kinds` are the changes that can be made to prompts.
     """
     wanted, for_bits, part = min(WANTED, given), given if asked else min(for_bits, given), QUICK if quick else 1.0
     if thorough:
-        return Depth(Share(for_bits), Share(wanted))
+        return Depth(Share(for_bits), Share(wanted), kinds=kinds)
     steps, transfer_steps = (FEWER_STEPS, FEWER_TRANSFER_STEPS) if quick else (STEPS, TRANSFER_STEPS)
-    share = affordable("robustness", robustness_passes(steps, transfer_steps), one, wanted, part)
+    share = affordable("robustness", robustness_passes(steps, transfer_steps, kinds), one, wanted, part)
     if not quick and (share.examples < wanted or share.tokens):
         steps, transfer_steps = FEWER_STEPS, FEWER_TRANSFER_STEPS
-        share = affordable("robustness", robustness_passes(steps, transfer_steps), one, wanted, part)
+        share = affordable("robustness", robustness_passes(steps, transfer_steps, kinds), one, wanted, part)
     bits = affordable("bit_widths", bit_passes(model, for_bits), one, for_bits, part)
-    return Depth(bits, share, steps, transfer_steps)
+    return Depth(bits, share, steps, transfer_steps, kinds)
 
 
 def can_shorten(task: Task, batches: Sequence[Any]) -> bool:

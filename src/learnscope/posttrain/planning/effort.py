@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ from learnscope.model.bits.quantised_units import UnitsError, find_units
 from learnscope.model.cost.calls import call_of, counted_flops, token_length
 from learnscope.model.guard import guard
 from learnscope.model.outputs.evaluate import model_device
+from learnscope.model.robustness.prompts import TEXT_KINDS, TOKEN_KINDS
 from learnscope.probes.bits.bit_frontier import ALONE, BitFrontier
 from learnscope.probes.robustness.attacks import EPSILONS, Attacks
 from learnscope.probes.robustness.bit_robustness import BitRobustness
@@ -94,8 +95,9 @@ def bit_passes(model: nn.Module, examples: int = 0) -> Passes:
     return Passes(compared=2 + share * len(units) * len(ALONE) + POINTS)
 
 
-def robustness_passes(steps: int, transfer_steps: int) -> Passes:
-    """Of one example, by attacks, noise, changed inputs, and attacks across bit widths."""
+def robustness_passes(steps: int, transfer_steps: int, kinds: Sequence[str] = TOKEN_KINDS) -> Passes:
+    """Of one example, by attacks, noise, changed inputs, prompts changed in these ways, and attacks across bit
+    widths."""
     sizes, fewer = len(EPSILONS["embeddings"]), max(1, steps // 3)
     twice = fewer < steps
     # all attacks begin with the same gradient, in a pass whose outputs are the clean ones; the last step of PGD needs a
@@ -107,8 +109,10 @@ def robustness_passes(steps: int, transfer_steps: int) -> Passes:
     )
     noise = Passes(compared=NoiseRobustness.seeds * (len(NoiseRobustness.sigmas) + len(NoiseRobustness.bits)))
     changed = Passes(plain=2 * InputPerturbation.seeds * len(InputPerturbation.levels))
-    kinds = len(PromptPerturbation.kinds)
-    changed += Passes(compared=2 + kinds * PromptPerturbation.seeds * len(PromptPerturbation.levels))
+    # prompts as they are: the outputs to compare with and their scores, as tokens, and as text that is encoded again;
+    # and once more for what is shown
+    clean = 2 * (bool(kinds) + any(kind in TEXT_KINDS for kind in kinds)) + bool(kinds)
+    changed += Passes(compared=clean + len(kinds) * PromptPerturbation.seeds * len(PromptPerturbation.levels))
     widths = 1 + len(BitRobustness.bits)
     others = widths - 1  # where an attack was made, and without any at the first width, the outputs have been seen
     transfer = Passes(plain=widths + widths * others + others, gradient=widths * transfer_steps - 1)

@@ -15,7 +15,7 @@ from learnscope.model.guard import guard
 from learnscope.model.outputs.evaluate import model_device
 from learnscope.model.outputs.reference import reference_outputs
 from learnscope.posttrain.planning.depth import Depth, Share
-from learnscope.posttrain.planning.effort import OneExample, Passes, bit_passes, robustness_passes
+from learnscope.posttrain.planning.effort import OneExample, Passes, bit_passes
 from learnscope.task import Task
 
 FIXED = {"performance": 1.0, "bit_widths": 4.0, "robustness": 3.0}
@@ -99,8 +99,8 @@ def estimated(
     timing and memory take."""
     planned: dict[str, tuple[Passes, Share]] = {
         "performance": (Passes(plain=1), Share(examples)),
-        "bit_widths": (bit_passes(model), depth.bits),
-        "robustness": (robustness_passes(depth.steps, depth.transfer_steps), depth.attacks),
+        "bit_widths": (bit_passes(model, depth.bits.examples), depth.bits),
+        "robustness": (depth.robustness, depth.attacks),
     }
     forwards, seconds = {}, {}
     for part in parts:

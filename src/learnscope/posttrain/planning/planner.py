@@ -11,6 +11,7 @@ import torch
 from learnscope.model.cost.calls import can_decode, max_positions, token_length
 from learnscope.model.cost.speed import settings
 from learnscope.model.data import fixed_batches
+from learnscope.model.robustness.prompts import possible_kinds
 from learnscope.posttrain.checks import check_runs
 from learnscope.posttrain.data import Batches
 from learnscope.posttrain.encoders import EncoderTask
@@ -94,9 +95,11 @@ class Planner:
         thorough = self.thorough if thorough is None else thorough
         quick = self.quick and not thorough
         for_bits = WANTED if sample is None else sample.examples
+        model = self.session.model
         return choose_depth(
-            self.session.model, one, given, thorough=thorough, quick=quick, for_bits=for_bits, asked=self.asked
-        )
+            model, one, given, thorough=thorough, quick=quick, for_bits=for_bits, asked=self.asked,
+            kinds=possible_kinds(model, data, self.session.tokenizer),
+        )  # fmt: skip
 
     def estimates(self, data: Batches, parts: Sequence[str]) -> tuple[Estimate, Estimate]:
         """As planned, and of a thorough audit."""

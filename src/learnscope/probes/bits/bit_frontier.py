@@ -20,8 +20,8 @@ from learnscope.options import check_whole
 from learnscope.probes.bits.bit_sensitivity import BitSensitivity
 from learnscope.probes.bits.candidates import Candidate, Quantiser, distinct_groups
 from learnscope.probes.bits.columns import Configuration, configuration_table
-from learnscope.probes.bits.quantising import judged_by
-from learnscope.probes.bits.search import Search
+from learnscope.probes.bits.damage import judged_by
+from learnscope.probes.bits.search import ORIGINAL, Search
 from learnscope.probes.bits.tolerance import Loss, Tolerance
 from learnscope.probes.outputs.columns import with_cosine_reasons
 from learnscope.quantities.bits import BitFrontier as Q
@@ -31,7 +31,6 @@ from learnscope.tensor.bits.frontier import undominated
 from learnscope.tensor.bits.methods import METHODS
 from learnscope.tensor.bits.quantize import WHOLE_BITS, Granularity, checked_bits
 
-ORIGINAL = "original"
 WIDTHS = (16, 8, 7, 6, 5, 4, 3, 2)
 ALONE = (8, 4, 3, 2)
 """Widths at which single units are measured; damages between them are read off a line of their logarithms."""
@@ -58,9 +57,10 @@ class BitFrontier(Probe):
     on) the numbers alone decide, and the note `no_intervals` says why.
 
     Notes: `recommended` (unit → bits; a unit that is not named stays as stored), `recommended_name`,
-    `recommended_scheme`, `bits`, `schemes` and `family` by configuration, `dropped` (tried in the search, and far worse
-    than another in no more bytes, by name), `same` (mixes that are another configuration), `left_out` (what cannot be
-    made, and why), `search_examples`, `held_out_examples`, `alone_examples`, `held_out`, `judged_by`, `allowed`.
+    `recommended_scheme`, `usable` (all that answer the same question, the best first), `bits`, `schemes` and `family`
+    by configuration, `dropped` (tried in the search, and far worse than another in no more bytes, by name), `same`
+    (mixes that are another configuration), `left_out` (what cannot be made, and why), `search_examples`,
+    `held_out_examples`, `alone_examples`, `held_out`, `judged_by`, `allowed`.
     """
 
     at: At = "once"
@@ -175,8 +175,9 @@ class BitFrontier(Probe):
         base.forget(moment, "held out")
         damage = judged_by(search.original)
         front = undominated(Point(item.name, item.ledger.packed_bytes, item.scores[damage]) for item in tried)
-        choices = self._choices([item for item in tried if item.name in front], losses, search)
+        choices = self._choices([item for item in tried if item.name in front], losses, damage)
         best = next(item for item in tried if item.name == self._asked_for(choices))
+        usable = self._answers([i for i in tried if math.isfinite(i.scores[damage])], losses, damage)[self._question()]
         points = [FrontierPoint(name, ()) for name in front]
         table = configuration_table(Q, tried, tried[0].scores, points, sampled=moment.subject.sampled)
         stored = base.ledger(moment, {}).by_unit
@@ -188,7 +189,8 @@ class BitFrontier(Probe):
         tables += [Table("model", ["model"], given)] if given else []
         unsure = next((loss.reason for loss in losses.values() if loss.reason is not None), None)
         notes = {
-            **_what_was_tried(tried, best, search, dropped), "choices": choices, "allowed": self.max_increase,
+            **search.notes(tried, best, dropped), "choices": choices, "allowed": self.max_increase,
+            "usable": [item.name for item in usable if item.bits],
             **({} if unsure is None else {"no_intervals": unsure}), **base.notes(tried[0].scores),
             "held_out": base.batches(moment, "held out") is not base.batches(moment, "search"),
         }  # fmt: skip
@@ -204,30 +206,39 @@ class BitFrontier(Probe):
         single = Quantiser(**few, bits=self.alone_widths(moment.model))
         return single.measured_sensitivities(moment, single.single_units(moment, "search"))
 
-    def _choices(
-        self, front: Sequence[Configuration], losses: Mapping[str, Loss], search: Search
-    ) -> dict[str, dict[str, Any]]:
-        """By question, the configuration to use, with what it loses; `front` has none that another dominates."""
-        damage = search.damage_name
-        by_size = sorted(front, key=lambda item: item.ledger.packed_bytes)
+    def _answers(
+        self, items: Sequence[Configuration], losses: Mapping[str, Loss], damage: str
+    ) -> dict[str, list[Configuration]]:
+        """By question, the configurations that would do, the best first."""
+        by_size = sorted(items, key=lambda item: item.ledger.packed_bytes)
         within = [i for i in by_size if not i.bits or losses[i.name].within]
-        asked: dict[str, list[Configuration]] = {
-            "indistinguishable": [i for i in within if not i.bits or not losses[i.name].told_apart],
-            "within": within,
-        }
+        same = [i for i in within if not i.bits or not losses[i.name].told_apart]
+        found = {"indistinguishable": same, "within": within}
         if self.max_bytes is not None:
             fitting = [item for item in by_size if item.ledger.packed_bytes <= self.max_bytes]
-            asked["at_size"] = fitting[-1:]  # on the frontier, the largest is the best
+            found["at_size"] = sorted(fitting, key=lambda item: item.scores[damage])
         if self.max_kl is not None:
-            asked["at_damage"] = [item for item in by_size if item.scores[damage] <= self.max_kl]
+            found["at_damage"] = [item for item in by_size if item.scores[damage] <= self.max_kl]
+        return found
+
+    def _choices(
+        self, front: Sequence[Configuration], losses: Mapping[str, Loss], damage: str
+    ) -> dict[str, dict[str, Any]]:
+        """By question, the configuration to use, with what it loses; `front` has none that another dominates."""
         return {
             question: {
                 "name": items[0].name, "bytes": items[0].ledger.packed_bytes, "damage": items[0].scores[damage],
                 **losses[items[0].name].to_json(),
             }
-            for question, items in asked.items()
+            for question, items in self._answers(front, losses, damage).items()
             if items
         }  # fmt: skip
+
+    def _question(self) -> str:
+        """The one that the recommendation answers."""
+        if self.max_bytes is not None:
+            return "at_size"
+        return "indistinguishable" if self.max_kl is None else "at_damage"
 
     def _asked_for(self, choices: Mapping[str, Mapping[str, Any]]) -> str:
         if self.max_bytes is not None and "at_size" not in choices:
@@ -235,8 +246,7 @@ class BitFrontier(Probe):
                 f"max_bytes={self.max_bytes} cannot be kept by anything that was measured with finite outputs. Give "
                 "more room, or fewer bits."
             )
-        question = "at_size" if self.max_bytes is not None else "at_damage" if self.max_kl is not None else None
-        return str(choices[question or "indistinguishable"]["name"])
+        return str(choices[self._question()]["name"])
 
 
 def _held_out(
@@ -249,25 +259,6 @@ def _held_out(
     shown = moment.track(kept, "configurations on held-out examples")
     tried += [_measured(moment, candidate, base) for candidate in shown]
     return tried, {item.name: search.tolerance.loss(original, item.scores) for item in tried}
-
-
-def _what_was_tried(
-    tried: Sequence[Configuration], best: Configuration, search: Search, dropped: Mapping[str, str]
-) -> dict[str, Any]:
-    """Notes on the configurations, and on the recommended one."""
-    families: dict[str, str] = {name: candidate.family for name, candidate in search.tried.items()}
-    ways = {name: candidate.way.described() for name, candidate in search.tried.items()}
-    return {
-        "verdict": "mixed" if families.get(best.name) == "mixed" else "uniform",
-        "recommended": dict(best.bits), "recommended_name": best.name,
-        "recommended_scheme": ways.get(best.name, search.base.described()),
-        "bits": {item.name: dict(item.bits) for item in tried},
-        "schemes": {name: way for name, way in ways.items() if name not in dropped},
-        "family": {ORIGINAL: ORIGINAL, **families}, "dropped": dict(dropped), "same": search.same,
-        "left_out": search.left_out, "search_examples": len(search.original["sums"]["positions"]),
-        "held_out_examples": len(best.scores["sums"]["positions"]), "alone_examples": search.alone.examples,
-        "embeddings": search.base.embeddings,
-    }  # fmt: skip
 
 
 def _measured(moment: Moment, candidate: Candidate, base: Quantiser) -> Configuration:

@@ -20,7 +20,8 @@ from learnscope.model.bits.sensitivities import Sensitivities, SensitivityError,
 from learnscope.model.outputs.scores import interval
 from learnscope.model.weights.content import model_content
 from learnscope.probes.bits.columns import Configuration, configuration_table, frontier
-from learnscope.probes.bits.quantising import BitProbe, additivity, judged_by
+from learnscope.probes.bits.damage import additivity, judged_by
+from learnscope.probes.bits.quantising import BitProbe
 from learnscope.probes.outputs.columns import with_cosine_reasons
 from learnscope.quantities.bits import BitOptimum as Q
 from learnscope.record import Measurement, Table

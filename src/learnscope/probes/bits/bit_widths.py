@@ -10,7 +10,8 @@ from learnscope.model.bits.mixes import Mixes, default_mixes
 from learnscope.model.bits.quantise import checked_widths, from_layers
 from learnscope.model.bits.quantised_units import Unit, find_units
 from learnscope.probes.bits.columns import Configuration, configuration_table, frontier
-from learnscope.probes.bits.quantising import BitProbe, additivity, judged_by
+from learnscope.probes.bits.damage import additivity, judged_by
+from learnscope.probes.bits.quantising import BitProbe
 from learnscope.probes.outputs.columns import with_cosine_reasons
 from learnscope.quantities.bits import BitWidths as Q
 from learnscope.record import Measurement

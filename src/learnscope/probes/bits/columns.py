@@ -9,11 +9,12 @@ from typing import Any
 
 from learnscope.model.bits.ledger import Ledger
 from learnscope.model.outputs.scores import interval
-from learnscope.probes.bits.quantising import judged_by
-from learnscope.probes.outputs.columns import REGRESSION, SAMPLED, SINGLE, too_few_for_p999
+from learnscope.probes.bits.damage import judged_by
+from learnscope.probes.outputs.columns import REGRESSION, SAMPLED, SINGLE
 from learnscope.quantities.bits import BitWidths
 from learnscope.record import Table
 from learnscope.tensor.bits.allocation import FrontierPoint, Point, pareto
+from learnscope.tensor.outputs.divergence import NEEDED_P999
 
 _COMPARED = ("kl", "kl_median", "kl_p99", "kl_p999", "top1_agree", "cosine", "mse", "broke", "mended")
 _OF_CLASSES = "there are no classes to be right of"
@@ -34,7 +35,10 @@ class Configuration:
 def undefined(scores: Mapping[str, Any]) -> dict[str, str]:
     """The comparisons that have no meaning for outputs of this kind, and why."""
     names = ("kl", "kl_median", "kl_p99", "kl_p999", "top1_agree")
-    reasons = too_few_for_p999(scores["positions"]) | (dict.fromkeys(names, REGRESSION) if scores["regression"] else {})
+    positions: int = scores["positions"]
+    few = f"{positions:,} positions are too few for the 99.9th percentile: it needs {NEEDED_P999:,}, so give more data"
+    reasons = {"kl_p999": few} if positions < NEEDED_P999 else {}
+    reasons |= dict.fromkeys(names, REGRESSION) if scores["regression"] else {}
     return reasons | ({"cosine": SINGLE} if scores["single"] else {})
 
 

@@ -33,6 +33,7 @@ from learnscope.model.outputs.scores import (
     sides,
 )
 from learnscope.options import check_whole, is_whole
+from learnscope.probes.bits.damage import judged_by
 from learnscope.tensor.bits.methods import check_method, find_method
 from learnscope.tensor.bits.quantize import WHOLE_BITS, Granularity, QuantiseError, Scheme, checked_bits
 
@@ -292,15 +293,3 @@ class BitProbe(Probe):
     def measured_key(self) -> tuple[Any, ...]:
         """Of the damages of single units on these examples with this scheme, in the moment's cache."""
         return ("bit sensitivities", self.examples, *sorted(self.described().items(), key=str))
-
-
-def judged_by(scores: Mapping[str, Any]) -> str:
-    """How the damage is measured: by KL divergence, or by squared error where outputs are not distributions."""
-    return "mse" if scores["regression"] else "kl"
-
-
-def additivity(single: Sequence[float], joint: float) -> float | str:
-    """Σ of the damages of single units over that of all together; the reason where it has no meaning."""
-    if any(math.isnan(value) for value in (*single, joint)):
-        return "a damage is not a number"
-    return math.fsum(single) / joint if joint else "nothing changed: the joint damage is 0"

@@ -21,7 +21,8 @@ from learnscope.probes.bits.candidates import (
     outside_blocks,
     suffix,
 )
-from learnscope.probes.bits.quantising import judged_by
+from learnscope.probes.bits.columns import Configuration
+from learnscope.probes.bits.damage import judged_by
 from learnscope.probes.bits.tolerance import Tolerance
 from learnscope.tensor.bits.allocation import NoAllocation
 from learnscope.tensor.bits.frontier import at_widths, crossing
@@ -34,6 +35,8 @@ SHARES = (1.0, 1 / 4, 1 / 16, 1 / 64)
 HOPELESS = 2.0
 """Not tried on held-out examples: what another candidate of at most its bytes does this much less damage than."""
 ACTIVATIONS = 8
+ORIGINAL = "original"
+"""The model as it is, among the configurations."""
 
 
 @dataclass
@@ -122,6 +125,22 @@ class Search:
             if better and not plain:
                 found[name] = min(better, key=self.damage)
         return found
+
+    def notes(self, tried: Sequence[Configuration], best: Configuration, dropped: Mapping[str, str]) -> dict[str, Any]:
+        """On the configurations that were `tried` on held-out examples, and on the best, which is recommended."""
+        families: dict[str, str] = {name: candidate.family for name, candidate in self.tried.items()}
+        ways = {name: candidate.way.described() for name, candidate in self.tried.items()}
+        return {
+            "verdict": "mixed" if families.get(best.name) == "mixed" else "uniform",
+            "recommended": dict(best.bits), "recommended_name": best.name,
+            "recommended_scheme": ways.get(best.name, self.base.described()),
+            "bits": {item.name: dict(item.bits) for item in tried},
+            "schemes": {name: way for name, way in ways.items() if name not in dropped},
+            "family": {ORIGINAL: ORIGINAL, **families}, "dropped": dict(dropped), "same": self.same,
+            "left_out": self.left_out, "search_examples": len(self.original["sums"]["positions"]),
+            "held_out_examples": len(best.scores["sums"]["positions"]), "alone_examples": self.alone.examples,
+            "embeddings": self.base.embeddings,
+        }  # fmt: skip
 
     def is_near(self, name: str) -> bool:
         return self.tolerance.is_near(self.original, self.scores[name])

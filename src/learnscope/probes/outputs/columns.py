@@ -13,7 +13,6 @@ from learnscope.core.moment import Moment
 from learnscope.model.outputs.reference import Reference, reference_outputs
 from learnscope.quantities.outputs import VariantOutputs
 from learnscope.record import Column, Label, Table
-from learnscope.tensor.outputs.divergence import NEEDED_P999
 
 REGRESSION = "float targets: the outputs are numbers, not distributions"
 SINGLE = "one number a position has no direction"
@@ -22,8 +21,7 @@ ZEROS = "at some position all outputs of the model, or of the variant, are 0: th
 SAMPLED = "the sequences are the model's own samples: their loss is its entropy, and no perplexity on any text"
 _Variant = TypeVar("_Variant")
 _OF_DISTRIBUTIONS = (
-    VariantOutputs.kl, VariantOutputs.kl_median, VariantOutputs.kl_p99, VariantOutputs.kl_p999,
-    VariantOutputs.top1_agree,
+    VariantOutputs.kl, VariantOutputs.kl_median, VariantOutputs.kl_p99, VariantOutputs.top1_agree,
 )  # fmt: skip
 
 
@@ -95,17 +93,10 @@ def read_together(compared: Mapping[_Variant, Mapping[str, Tensor]]) -> dict[_Va
     return numbers
 
 
-def too_few_for_p999(positions: int) -> dict[str, str]:
-    """The reason why there is no 99.9th percentile of so few positions, by its name."""
-    few = f"{positions:,} positions are too few for the 99.9th percentile: it needs {NEEDED_P999:,}, so give more data"
-    return {VariantOutputs.kl_p999.name: few} if positions < NEEDED_P999 else {}
-
-
 def undefined_comparisons(reference: Sequence[Reference]) -> dict[str, str]:
     """The comparisons that have no meaning for these outputs, and why."""
     first = reference[0]
-    reasons = too_few_for_p999(sum(each.positions for each in reference))
-    reasons |= dict.fromkeys([quantity.name for quantity in _OF_DISTRIBUTIONS], REGRESSION) if first.regression else {}
+    reasons = dict.fromkeys([quantity.name for quantity in _OF_DISTRIBUTIONS], REGRESSION) if first.regression else {}
     if first.outputs.logits[:1].numel() == 1:
         reasons[VariantOutputs.cosine.name] = SINGLE
     return reasons

@@ -12,7 +12,7 @@ from learnscope.findings.bits.bit_widths import audit_bits
 from learnscope.findings.cost.deployment import audit_deployment
 from learnscope.findings.cost.devices import audit_device
 from learnscope.findings.cost.exported import audit_exported
-from learnscope.findings.outputs.performance import audit_performance
+from learnscope.findings.outputs.finished.performance import audit_performance
 from learnscope.findings.robustness.robustness import audit_robustness
 from learnscope.reading.audit import Audit, read_audit
 from learnscope.reading.audit_numbers import Part

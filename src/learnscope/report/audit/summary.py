@@ -22,22 +22,12 @@ from learnscope.reading.audit_numbers import (
 )
 from learnscope.reading.words import capital, num
 from learnscope.report.audit.panels import AuditFigure
+from learnscope.report.audit.threats import PROMPTS, THREATS
 from learnscope.report.markdown import escape, table
 from learnscope.report.robustness.damage import FLAGS
 
 Row = tuple[str, str, str, str]
 HEAD = ("metric", "value", "95 % interval, or why not", "n")
-THREATS = {
-    "embeddings": "An attack on embeddings changes what the model computes from its tokens. Nobody who can only send "
-    "text can do that: it shows how curved the loss is around the embeddings, and is no verdict on the model.",
-    "inputs": "An attack on inputs changes every input by up to epsilon, with full knowledge of the weights. Somebody "
-    "could do that who has the model and sends it inputs of their own.",
-}
-"""Who could make the attacks, by what they change."""
-PROMPTS = (
-    "Changed prompts are what anybody sends who types in haste or pastes: typing errors, casing, spaces, word order, "
-    "other text before the question. What is compared is predicted after them, and is the same."
-)
 SHOWN_CLASSES = 20
 MOST = 40
 """Configurations in the table; the others are in the results."""

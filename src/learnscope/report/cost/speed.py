@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from learnscope.findings.bits.bit_widths import recommended_configuration
-from learnscope.findings.outputs.performance import PARTS
+from learnscope.findings.outputs.finished.performance import PARTS
 from learnscope.reading.audit import read_audit
 from learnscope.reading.audit_numbers import size
 from learnscope.reading.cost.audit_cost import Layers, Setting, Speed

@@ -13,7 +13,7 @@ from learnscope.reading.audit_numbers import DISTURBED, Entry, Number, at_level,
 from learnscope.reading.audit_parts import Configuration, Levels
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.words import num, percent
-from learnscope.report.audit.summary import THREATS
+from learnscope.report.audit.threats import THREATS
 from learnscope.store.reader import RunReader
 
 Write = Callable[[float], str]

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from learnscope.core.handed import MicroBatches
 from learnscope.core.subject import Subject
-from learnscope.session.steps.listeners import weakly
+from learnscope.session.telling.listeners import weakly
 from learnscope.tensor.gradients.gradient import sum_squares
 
 WATCHED = 4

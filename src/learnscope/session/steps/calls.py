@@ -14,9 +14,9 @@ from learnscope.core.subject import Subject
 from learnscope.model.guard import is_guarded
 from learnscope.session.steps import schedules
 from learnscope.session.steps.leaves import Leaf, Mark, Sampled, due, is_zero, marked, marks, unchanged
-from learnscope.session.steps.listeners import until_gone, weakly
 from learnscope.session.steps.modes import Modes, watch_evaluations
 from learnscope.session.steps.optimizers import untraced
+from learnscope.session.telling.listeners import until_gone, weakly
 
 
 class Calls:

@@ -25,7 +25,7 @@ from learnscope.core.gradients import (
     rows_of,
 )
 from learnscope.core.subject import Subject
-from learnscope.session.steps.listeners import Listeners
+from learnscope.session.telling.listeners import Listeners
 from learnscope.tensor.gradients.gradient import GradientTable, gradient_statistics
 from learnscope.tensor.gradients.spread import gradient_spread
 

@@ -52,7 +52,9 @@ class FedProbes:
         if self._known != len(self._engine.bound):
             self._look()
         bound, engine, started = self._noting, self._engine, time.perf_counter()
-        if bound is None or engine.passing.sinks or engine.inherited or not engine.lines.takes(bound, logged):
+        if bound is None or not logged or engine.passing.sinks or engine.inherited:
+            return False
+        if not engine.lines.takes(bound, logged):
             return False
         bound.fired += 1
         bound.last_step = step

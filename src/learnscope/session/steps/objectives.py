@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from learnscope.core.handed import Form, LossCall
-from learnscope.session.steps.listeners import Listeners
+from learnscope.session.telling.listeners import Listeners
 from learnscope.tensor.context import plain_arithmetic
 from learnscope.tensor.outputs.objective import answer_sums, class_sums, number_sums, stride_for
 from learnscope.tensor.outputs.small_objective import is_small, small_touched

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch.amp import grad_scaler
 
-from learnscope.session.steps.listeners import Listeners
+from learnscope.session.telling.listeners import Listeners
 
 Listener = Callable[[Any], Callable[[], object]]
 _originals: list[Callable[..., Any]] = []

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch.optim import lr_scheduler
 
-from learnscope.session.steps.listeners import Listeners
+from learnscope.session.telling.listeners import Listeners
 
 Listener = Callable[[Any], object]
 _originals: dict[tuple[type, str], Callable[..., Any]] = {}

@@ -120,8 +120,7 @@ def compare_logits(
 def summarise(parts: Sequence[Comparison]) -> dict[str, Tensor]:
     """Scalars over the positions of all parts: `kl`, `cosine`, `mse` are means, `top1_agree`, `broke`, `mended` shares.
 
-    Quantiles of the KL interpolate linearly between positions; `kl_p999` is NaN with fewer than `NEEDED_P999` of them.
-    A NaN at one position makes the result NaN.
+    `kl_median` and `kl_p99` interpolate linearly between positions. A NaN at one position makes the result NaN.
     """
     if not parts:
         raise ValueError("no outputs were compared: give at least one batch")
@@ -131,7 +130,6 @@ def summarise(parts: Sequence[Comparison]) -> dict[str, Tensor]:
         "kl": kl.mean(),
         "kl_median": _quantile(ordered, 0.5),
         "kl_p99": _quantile(ordered, 0.99),
-        "kl_p999": _quantile(ordered if len(ordered) >= NEEDED_P999 else ordered[:0], 0.999),
         "cosine": cosine.mean(),
         "mse": mse.mean(),
         "top1_agree": torch.cat([part.agree for part in parts]).double().mean(),
@@ -252,6 +250,12 @@ def _top1_changes(classes: Tensor, targets: Tensor | None) -> tuple[Tensor, Tens
         raise ValueError(f"{targets.numel()} targets for {len(first)} positions: integer targets are one per position")
     correct = classes == targets.reshape(1, -1)
     return agree, correct[0] & ~correct[1], ~correct[0] & correct[1]
+
+
+def far_quantile(parts: Sequence[Comparison]) -> Tensor:
+    """The 99.9th percentile of the KL over the positions of all parts; NaN with fewer than `NEEDED_P999` of them."""
+    kl = torch.cat([part.kl for part in parts]).double()
+    return _quantile(kl.sort().values if len(kl) >= NEEDED_P999 else kl[:0], 0.999)
 
 
 def _quantile(ordered: Tensor, share: float) -> Tensor:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +15,6 @@ from learnscope.model.bits.quantised_units import find_units
 from learnscope.model.bits.torchao_export import ExportError
 from learnscope.tensor.bits.quantize import Quantised, Scheme, quantize
 from model.bits.exports.exported_models import BATCHES, blocks_at, gpt2, llama, logits, mean_kl
-
-
-@dataclass(frozen=True)
-class WithFactors(Quantised):
-    """Codes that no format of other libraries can say."""
-
-    factors: Any = None
 
 
 def auto(folder: Path) -> Any:
@@ -163,9 +155,9 @@ def test_codes_that_were_given_are_those_that_are_loaded(tmp_path: Path) -> None
     wrong = {name: Quantised(rounded.codes[:8], rounded.scale, None, 8, scheme, weight.dtype)}
     with pytest.raises(ExportError, match=r"the codes of .*q_proj.weight are \[8, 64\], its weight is \[64, 64\]"):
         export(model, {"model.layers.0.attn": 8}, scheme, tmp_path / "no", format="torchao", quantised=wrong)
-    factors = WithFactors(rounded.codes, rounded.scale, None, 8, scheme, weight.dtype, torch.ones(64))
+    factors = Quantised(rounded.codes, rounded.scale, None, 8, scheme, weight.dtype, torch.ones(64))
     for format in ("torchao", "compressed-tensors"):
-        with pytest.raises(ExportError, match=rf"q_proj.weight also has factors, and {format} holds codes"):
+        with pytest.raises(ExportError, match=rf"q_proj.weight also has inputs, and {format} holds codes"):
             export(model, {"model.layers.0.attn": 8}, scheme, tmp_path / "no", format=format, quantised={name: factors})
     with pytest.raises(ExportError, match="no unit of the bits has this weight"):
         export(model, {}, scheme, tmp_path / "no", format="torchao", quantised={name: rounded})

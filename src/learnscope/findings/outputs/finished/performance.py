@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from learnscope.findings import analysis, not_an_audit
-from learnscope.findings.outputs.answers import tasks, weak_classes
+from learnscope.findings.outputs.finished.answers import tasks, weak_classes
 from learnscope.reading.audit import read_audit
 from learnscope.reading.audit_answers import Quality
 from learnscope.reading.audit_numbers import Number, duration, evidence, interval_text, size
