@@ -38,7 +38,7 @@ def test_the_recommended_mix_is_written_as_it_was_measured(tmp_path: Path) -> No
     analyzer = ModelAnalyzer(gpt2(), progress=False)
     with pytest.raises(PosttrainError, match="nothing is recommended yet"):
         export_model(analyzer, tmp_path / "m.gguf")
-    ways = {"bits": (8, 4), "granularity": "group", "group_size": 32}
+    ways: dict[str, Any] = {"bits": (8, 4), "granularity": "group", "group_size": 32}
     best = analyzer.bit_width_analyzer.find_optimal_configuration(BATCHES, **ways)
     told = export_model(analyzer, tmp_path / "m.gguf", BATCHES)
     assert told.kl == pytest.approx(told.promised_kl, rel=1e-4)
@@ -100,7 +100,13 @@ def test_the_command_writes_a_folder_that_transformers_loads(
 def by_gptq() -> tuple[ModelAnalyzer, dict[str, Any]]:
     """A Llama whose recommended weights are rounded by GPTQ, in groups that GGUF has."""
     analyzer = ModelAnalyzer(llama(), progress=False)
-    ways = {"bits": (8, 4), "granularity": "group", "group_size": 32, "embeddings": False, "method": "gptq"}
+    ways: dict[str, Any] = {
+        "bits": (8, 4),
+        "granularity": "group",
+        "group_size": 32,
+        "embeddings": False,
+        "method": "gptq",
+    }
     budget = {unit.name: 4 for unit in find_units(analyzer.model)}
     within = ledger(analyzer.model, budget, Scheme(granularity="group", group_size=32)).packed_bytes
     return analyzer, analyzer.bit_width_analyzer.find_frontier(EXAMPLES, max_bytes=within, **ways)
@@ -162,7 +168,7 @@ def test_another_that_is_as_good_is_written_where_the_format_cannot_hold_what_is
 def test_a_recommendation_that_no_other_can_stand_for_is_refused_with_the_cure(tmp_path: Path) -> None:
     pytest.importorskip("compressed_tensors")
     analyzer = ModelAnalyzer(llama(), progress=False)
-    ways = {"bits": (8, 4), "granularity": "group", "group_size": 32, "embeddings": False}
+    ways: dict[str, Any] = {"bits": (8, 4), "granularity": "group", "group_size": 32, "embeddings": False}
     analyzer.bit_width_analyzer.find_optimal_configuration(EXAMPLES, scales="float16", **ways)
     with pytest.raises(ExportError, match=r"can hold neither .*dtype of its scales.*Export it as packed.*search only"):
         export_model(analyzer, tmp_path / "m")
