@@ -6,11 +6,12 @@ import re
 
 FLAGS = {
     "activation_bits": "--activation_bits", "batch_size": "--batch_size", "bits": "--bits", "cache": "--no_cache",
-    "config_path": "--config_path", "data": "--data", "device": "--device", "examples": "--examples", "export":
-    "--export", "export_format": "--export_format", "granularity": "--granularity", "group_size": "--group_size",
-    "label_column": "--label_column", "length": "--length", "max_bytes": "--max_mb", "max_increase": "--max_increase",
-    "max_kl": "--max_kl", "method": "--method", "output_dir": "--output_dir", "parts": "--parts", "quick": "--quick",
-    "seed": "--seed", "split": "--data_split", "task": "--task", "tasks": "--task", "text_column": "--text_column",
+    "config_path": "--config_path", "data": "--data", "device": "--device", "embeddings": "--embeddings",
+    "examples": "--examples", "export": "--export", "export_format": "--export_format",
+    "granularity": "--granularity", "group_size": "--group_size", "label_column": "--label_column",
+    "length": "--length", "max_bytes": "--max_mb", "max_increase": "--max_increase", "max_kl": "--max_kl",
+    "method": "--method", "output_dir": "--output_dir", "parts": "--parts", "quick": "--quick", "seed": "--seed",
+    "split": "--data_split", "task": "--task", "tasks": "--task", "text_column": "--text_column",
     "thorough": "--thorough", "tokenizer": "--tokenizer",
 }  # fmt: skip
 """The flag of each option. Messages write an option as Python does, `name=` or `name=value`."""
