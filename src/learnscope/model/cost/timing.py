@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeVar
 
 import torch
@@ -68,6 +69,18 @@ class Times:
         return sorted(self.seconds)[math.ceil(round(share * len(self.seconds), 9)) - 1]
 
 
+def _seconds_of(call: Timed, wait: Callable[[], None], clock: Callable[[], float]) -> float:
+    """How long one run takes, until the device has done it; what comes after it is not timed."""
+    wait()
+    began = clock()
+    call.run()
+    wait()
+    seconds = clock() - began
+    if call.after is not None:
+        call.after()
+    return seconds
+
+
 def take_turns(
     calls: Mapping[Key, Timed],
     *,
@@ -82,15 +95,7 @@ def take_turns(
     The garbage collector is off meanwhile.
     """
 
-    def seconds_of(call: Timed) -> float:
-        wait()
-        began = clock()
-        call.run()
-        wait()
-        seconds = clock() - began
-        if call.after is not None:
-            call.after()
-        return seconds
+    seconds_of = partial(_seconds_of, wait=wait, clock=clock)
 
     with no_collection():
         times = {key: _warmed_up(call, seconds_of) for key, call in calls.items()}
@@ -136,15 +141,7 @@ def take_pairs(
     times slower is not timed for minutes.
     """
 
-    def seconds_of(call: Timed) -> float:
-        wait()
-        began = clock()
-        call.run()
-        wait()
-        seconds = clock() - began
-        if call.after is not None:
-            call.after()
-        return seconds
+    seconds_of = partial(_seconds_of, wait=wait, clock=clock)
 
     def is_done(ratio: Ratio, budget: float) -> bool:
         count = len(ratio.seconds)

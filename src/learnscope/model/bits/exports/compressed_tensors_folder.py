@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from learnscope.model.bits.exports.planning import Plan, Prepared, half_is_stored, library, refuse_other_parts
+from learnscope.model.bits.exports.planning import Plan, Prepared, held_in_few_bits, library, refuse_other_parts
 from learnscope.model.bits.exports.safetensors_size import safetensors_bytes
 from learnscope.model.bits.exports.transformers_folder import (
     WEIGHTS_FILE,
@@ -27,7 +27,7 @@ from learnscope.model.bits.exports.transformers_folder import (
     write_folder,
 )
 from learnscope.model.bits.torchao_export import ExportError
-from learnscope.tensor.bits.quantize import HALF_BITS, Quantised
+from learnscope.tensor.bits.quantize import Quantised
 
 PACKED, PLAIN = "pack-quantized", "naive-quantized"
 
@@ -36,7 +36,7 @@ def prepare(plan: Plan, tokenizer: Any) -> Prepared:
     check_pretrained(plan.model, "compressed-tensors")
     refuse_other_parts(plan, "compressed-tensors")
     library("compressed_tensors")
-    paths = {path: name for name in _held(plan) for path in _checked(plan, name)}
+    paths = {path: name for name in held_in_few_bits(plan) for path in _checked(plan, name)}
     tied = [name for name in dict.fromkeys(paths.values()) if len(plan.holders[name]) > 1]
     notes = tuple(f"{name} is tied: the format has no tied weights in few bits, so it is stored twice" for name in tied)
     shapes = {name: (t.dtype, tuple(t.shape)) for name, t in plan.stored.items() if name not in paths.values()}
@@ -54,19 +54,6 @@ def prepare(plan: Plan, tokenizer: Any) -> Prepared:
     by = "loaded by transformers, decompressed by compressed-tensors, and run"
     promised = safetensors_bytes(shapes, metadata)
     return Prepared(promised, plan.values, write, partial(_load, plan.model, bool(paths)), by, WEIGHTS_FILE, notes)
-
-
-def _held(plan: Plan) -> list[str]:
-    names = []
-    for name in plan.quantised_names:
-        if plan.weights[name].bits != HALF_BITS:
-            names.append(name)
-        elif not half_is_stored(plan, name):
-            raise ExportError(
-                f"{name}: 16 bits in a model of {plan.stored[name].dtype} would mix dtypes, which its layers do not "
-                "take: export model.to(torch.bfloat16), and leave this unit out of the bits"
-            )
-    return names
 
 
 def _checked(plan: Plan, name: str) -> list[str]:

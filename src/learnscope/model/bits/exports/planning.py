@@ -179,3 +179,17 @@ def refuse_other_parts(plan: Plan, what: str) -> None:
 def half_is_stored(plan: Plan, name: str) -> bool:
     """Whether 16 bits are what the weight has already."""
     return plan.stored[name].dtype in (torch.float16, torch.bfloat16)
+
+
+def held_in_few_bits(plan: Plan) -> list[str]:
+    """The weights that a folder for transformers holds as integers: in a half-precision model 16 bits are as stored."""
+    names = []
+    for name in plan.quantised_names:
+        if plan.weights[name].bits != HALF_BITS:
+            names.append(name)
+        elif not half_is_stored(plan, name):
+            raise ExportError(
+                f"{name}: 16 bits in a model of {plan.stored[name].dtype} would mix dtypes, which its layers do not "
+                "take: export model.to(torch.bfloat16), and leave this unit out of the bits"
+            )
+    return names

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from learnscope.model.bits.exports.planning import (
     Plan,
     Prepared,
-    half_is_stored,
+    held_in_few_bits,
     library,
     refuse_other_parts,
     refuse_widths,
@@ -33,7 +33,7 @@ from learnscope.model.bits.exports.transformers_folder import (
     write_folder,
 )
 from learnscope.model.bits.torchao_export import ExportError
-from learnscope.tensor.bits.quantize import HALF_BITS, Quantised
+from learnscope.tensor.bits.quantize import Quantised
 
 _HAS = {16: "as stored, of a model in half precision", 8: "int8, symmetric", 4: "int4 in groups, of bfloat16 models"}
 _INT4_GROUPS = (32, 64, 128, 256)
@@ -43,7 +43,7 @@ def prepare(plan: Plan, tokenizer: Any) -> Prepared:
     check_pretrained(plan.model, "torchao")
     refuse_other_parts(plan, "torchao")
     refuse_widths(plan, _HAS, "torchao")
-    paths = {name: _checked(plan, name) for name in _held(plan)}
+    paths = {name: _checked(plan, name) for name in held_in_few_bits(plan)}
     tied = [name for name, linear in paths.items() if len(plan.holders[name]) > len(linear)]
     notes = tuple(
         f"{name} is tied: torchao holds it in 8 bits as the head, and the embedding has the same numbers in "
@@ -67,20 +67,6 @@ def prepare(plan: Plan, tokenizer: Any) -> Prepared:
     by = "loaded by transformers with torchao"
     by += "; int4 decoded by torchao's own function, since its kernel needs a GPU" if int4 else ", and run"
     return Prepared(promised, partial(_values, plan), write, load, by, WEIGHTS_FILE, notes)
-
-
-def _held(plan: Plan) -> list[str]:
-    """The weights that torchao holds: a half-precision model has 16 bits already."""
-    names = []
-    for name in plan.quantised_names:
-        if plan.weights[name].bits != HALF_BITS:
-            names.append(name)
-        elif not half_is_stored(plan, name):
-            raise ExportError(
-                f"{name}: 16 bits in a model of {plan.stored[name].dtype} would mix dtypes, which its layers do not "
-                "take: export model.to(torch.bfloat16), and leave this unit out of the bits"
-            )
-    return names
 
 
 def _checked(plan: Plan, name: str) -> list[str]:
