@@ -77,7 +77,7 @@ def test_much_that_is_learned_of_rows_that_came_a_few_times() -> None:
     [finding] = repeated()
     assert (finding.kind, finding.cause) == ("holdout_differs", True)
     assert " a training row had come 3 times on average" in finding.detail
-    assert "by heart" in finding.ruled_out[0]
+    assert "memorised its examples" in finding.ruled_out[0]
 
 
 def test_little_that_is_learned_of_them_may_be_memory() -> None:

@@ -134,7 +134,7 @@ def differs_at_first_sight(reader: RunReader, cuts: Cuts) -> list[Finding]:
             cause=True,
             explains=WORSE_ON_HOLDOUT[:-1],
             ruled_out=[
-                "Overfitting: the training loss fell before the model could know its examples by heart."
+                "Overfitting: the training loss fell before the model could have memorised its examples."
                 if found.again
                 else "Overfitting: the training loss fell on examples that the model had not seen."
             ],

@@ -28,7 +28,7 @@ CLOSE = 2.0
 EASIER = 0.9
 """The same share below which the holdout was easier than the training data at that time, as without wrong labels."""
 WRONG_LABELS = (
-    "Wrong labels among the training data, which are learned by heart in the end: at its best the holdout had a lower "
+    "Wrong labels among the training data, which are memorised in the end: at its best the holdout had a lower "
     "loss than the training. An ExampleLedger tells which they are. Dropout and augmentation look the same."
 )
 NEVER = (

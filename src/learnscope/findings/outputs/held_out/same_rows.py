@@ -44,7 +44,7 @@ def same_rows(reader: RunReader, cuts: Cuts) -> list[Finding]:
                 "holdout_overlap",
                 "holdout_differs",
             ),
-            alternatives=["A batch that is learned by heart on purpose, to test the model: nothing is wrong then."],
+            alternatives=["A batch that is memorised on purpose, to test the model: nothing is wrong then."],
             since=steps[0],
         )
     ]
