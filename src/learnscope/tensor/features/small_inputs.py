@@ -71,4 +71,5 @@ def small_differing(rows: Tensor) -> NDArray[np.int64]:
     """Of rows (N, D): how many entries differ from what the row begins with, or from what it ends with if less do."""
     values = rows.numpy()
     at_start, at_end = (np.count_nonzero(values != values[:, [end]], axis=1) for end in (0, -1))
-    return np.minimum(at_start, at_end)
+    least: NDArray[np.int64] = np.minimum(at_start, at_end)
+    return least
