@@ -45,11 +45,11 @@ runs (machine A, shared with others: read the parts as shares of one another).
 - **In a loop nothing of ours is in the caches.** Handing a batch of 64 × 10 logits to the ledger takes 6 µs when it
   is repeated and 35 to 45 µs between two steps of a training; an empty function takes 4 µs there. Fewer calls help,
   faster ones hardly do.
-- **Ledger under `watch`**, of a step of 1.25 ms: copying ids, logits and targets 35 to 45 µs (one `_foreach_copy_`
-  for all three takes 28 of it; three clones or `memmove` would take 22, NumPy 44), scoring and adding up 64 examples
-  30 to 37 (half of it in the arithmetic), the hooks of the step 60, the epoch's statistics 17, `examples.parquet`
-  every ten epochs 15, of which compression is a quarter. 5 % are 62 µs. Not tried: to write the file on another
-  thread, which would save at most these 15.
+- **Ledger under `watch`**, of a step of 1.25 ms: copying ids, logits and targets 35 to 45 µs (one `_foreach_copy_` for
+  all three takes 28 of it; three clones or `memmove` would take 22, NumPy 44), scoring and adding up 64 examples 30
+  to 37 (half of it in the arithmetic), the hooks of the step 60, the epoch's statistics 17,
+  `examples.parquet` every ten epochs 15, of which compression is a quarter. 5 % are 62 µs. Not tried: to write the
+  file on another thread, which would save at most these 15.
 - **The ledger's exponent over examples**: an example takes 0.07 µs among 10⁴ and 0.20 among 10⁷. The number of
   operations is linear; the rows of 10⁴ examples fit into the cache and those of 10⁷ do not. To read and write the three
   parts of a row (24, 48 and 40 bytes) takes 0.035 µs among 10⁴ and 0.126 among 5 · 10⁶; as one row of 112 bytes 0.014
@@ -70,12 +70,18 @@ runs (machine A, shared with others: read the parts as shares of one another).
   rows than in columns.
 - **Gradients at every step**: 2 of the 2.7 ms a step are before the step, in `GradientFlow`, of which by an earlier
   profile two thirds read 2 MB of gradients that are not in the cache, twice. Not tried: to read them in the backward.
+  A newer profile, of 1.7 ms beside a step of 46 (loaded): norms and zeros of seven large gradients 0.5, of 21 small
+  ones in one matrix 0.25 and 0.2 to copy them there, choosing how each is read 0.2 (0.03 when repeated), names and
+  scopes 0.35, the record 0.15. One look for zeros takes as long as the norm; NumPy's or torch's count of floats, in
+  place of a comparison and a count of its flags, takes three times as long.
 - **Parameter change at every step**: 4.8 ms a step beside 5.9 before, of which the statistics of 0.5 M entries are
   1.75 (about 1.0 when repeated: 16 passes over pieces that the cache holds), copying weights and snapshot into shared
   rows 0.55, the rest around them 0.6, making and writing the record 0.9 (since then all kinds of scopes are
   tabled in one pass), the new snapshot 0.2, the hooks 0.2. Smaller pieces take longer (128 rows 1.96, 512 rows 1.6),
-  since calls cost more than misses. A compiled kernel takes 0.5 ns an entry, and seven seconds to compile. Not tried:
-  to keep the snapshot in rows, and to let the copy of the weights become the next snapshot, 0.45 together.
+  since calls cost more than misses. A compiled kernel takes 0.5 ns an entry, and seven seconds to compile. Since then
+  the snapshot of a model of up to 2²⁰ entries lies in rows, and the copy of the weights in rows becomes the next
+  snapshot: 4.8 ms instead of 5.6, old and new code in turns in one process on a loaded machine (medians of 57 steps of
+  43 ms). Of the rest, half is the 16 passes, a tenth the one copy into rows, a sixth the record.
 - **Parameter change, 124 M**: the kernel reads both copies at 1.3 to 1.8 × dot in one call and is bound by its
   arithmetic (0.5 ns an entry); 52 calls for the tensors of a GPT-2 add 0.1 ms each, most of it in the compiler's
   checks. The new snapshot is a plain copy, 1.0 to 1.2 × dot by itself: with it, no less than 2.2 is possible in two
@@ -95,10 +101,16 @@ runs (machine A, shared with others: read the parts as shares of one another).
   hooks of four parameters 12 and as much in torch, which wraps a gradient for each; the optimizer's hooks 15 before and
   25 after the step; planning the next 10; hooks that see what a backward has added 2; queues of sinks, without sinks,
   nothing that could be measured. A step with something due: `ParameterChange` 1.7 ms (a third in its tables and
-  line), `GradientFlow` 0.47, `Objective` 0.4, `Inputs` 0.35, `LoopCalls` 0.15, `LearningRate` 0.07. Not tried: to
-  replace the parameters' hooks, once a loop has been regular for some time, by `list.append` after the gradient is
-  added (no Python frame, under 1 µs), and to tell from the gradients' versions before the step that it still is: 30 to
-  40 µs.
+  line), `GradientFlow` 0.47, `Objective` 0.4, `Inputs` 0.35, `LoopCalls` 0.15, `LearningRate` 0.07. Since then such a
+  quiet step calls 57 functions of ours instead of 98: additions to a gradient are counted by a hook that is one call in
+  C, a model without dropout and batch norm has no hook on its forward, and what is called at every step has no wrapper
+  around it. Nine loops in turns, so that nothing is in the caches, on a loaded machine: 86 µs (p10) or 128 (median) a
+  quiet step, and 148 or 192 with the code before; without logging 59, without the hooks of `LoopCalls` 53, a session
+  without any probe 43. Of these 43, two hooks on each of three parameters take about 18, even if they do nothing: torch
+  takes the interpreter's lock and wraps the gradient. Of the others, 60 empty functions would take 11. Records are made
+  and written every 50 steps, so that the mean is 54 above the median, and 8 above it with losses alone. Not tried: to
+  leave out the hook before the addition while a loop clears its gradients to None, and to tell from the gradient's
+  object that it still does: about 10, but a loop that begins to discard gradients would be seen one step late.
 - **Default probes on a small GPT-2**. What no probe was charged for was `Inputs` reading the model's outputs in a hook
   of the forward: √(Σy²/n) of 512 × 1,000 logits made two copies in float64, 6 ms (0.7 where it needs no new pages, of
   which it took 2,100), and takes 0.3 to 0.5 in pieces of 2¹⁴. `Objective` took 16 for the same logits beside a

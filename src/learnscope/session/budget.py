@@ -58,7 +58,7 @@ class Budget:
         return in_turn and self.spent + spending.mean <= self.share * elapsed
 
     def charge(self, probe: str, cost: float) -> None:
-        spending = self._spending(probe)
+        spending = self._probes.get(probe) or self._spending(probe)  # called at every step: no call for what is known
         spending.fired += 1
         spending.cost += cost
         self.spent += cost

@@ -173,7 +173,7 @@ class Engine(Writer):
         """Keep what the loop logged; its line is made when it is written."""
         self._pending.append(noted)
         self.hold(noted.step)
-        if self.is_full(noted.step):
+        if noted.step - self._first_waiting >= self.write_every - 1:  # `is_full`, without a call at every step
             self.write_out()
 
     def _measure(self, firing: Firing, moment: Moment, *, then_read: bool = False) -> bool:

@@ -45,27 +45,27 @@ class Loop:
         self.skipped_steps = 0
         self.passes = 1
         self.snapshots = take_snapshots(self.subject, [bound.probe for bound in engine.bound], steps)
-        self.feed = Feed(self.engine.safely(self._complete), self.engine.safely(self._noted))
+        self._fed = FedProbes(engine)
+        self._fed.epoch = epoch
+        self.feed = Feed(engine.safely(self._fed.complete), engine.safely(self._fed.note))
         self.sizes: list[float] = []
         self._before: Sequence[Bound] = ()
         self._after: Sequence[Bound] = ()
         self._meter: MicroBatchMeter | None = None
         self._times_out_of_turn = 0
         self._of_one_rank = is_one_of_several()
-        self._backwards = Backwards(self.subject)
+        self._backwards = Backwards(self.subject, engine.failed)
         self._listening = Listening(engine)
         self._due = DueSteps(engine)
         self._seen_at_last_step = 0
         """What was seen of backward passes, since the last training step, before an optimizer last stepped."""
         self._seen_when_opened = 0
         self._micro_batches: MicroBatches | None = None
-        self._fed = FedProbes(engine)
         counts = any("calls" in bound.probe.needs for bound in engine.bound)
-        self._calls = Calls(self.subject, self._backwards.leaves, counts=counts)
+        self._calls = Calls(self.subject, self._backwards, counts=counts)
         self._attempts = Attempts(engine, self._backwards, self._calls, self.feed, self.moment)
         if counts:
-            self._backwards.on_reach = engine.safely(self._calls.reached)
-            self._backwards.on_added = self._calls.added
+            self._backwards.on_reach = self._calls.reached
         self._ends = StepEnds(engine, self, *((self._calls, self._attempts) if counts else ()))
         self._ends.attach(self.subject.optimizers, clock)
 
@@ -83,17 +83,17 @@ class Loop:
         if self._ends.half_taken:
             self.feed.add_between(self.steps + 1, self._seen_since_a_step(), **content)
         else:
-            self.feed.add(self.steps, self.first_step, self._backwards.passes > 0, **content)
+            self.feed.add(self.steps, self.first_step, self._backwards.seen > 0, **content)
 
     def log(self, logged: Mapping[str, Any]) -> None:
         """What the loop logs, as most do at every step."""
-        if self._attempts.takes(logged):
+        if self._attempts.late is not None and self._attempts.takes(logged):
             return
         if self._ends.half_taken:
             self.hand_over(logged=logged)
             return
         numbers = own_numbers(logged)
-        self.feed.add_logged(self.steps, self.first_step, self._backwards.passes > 0, numbers)
+        self.feed.add_logged(self.steps, self.first_step, self._backwards.seen > 0, numbers)
         self._attempts.logged(numbers)
 
     def take_examples(self, *batch: Any) -> bool:
@@ -104,14 +104,14 @@ class Loop:
         started = time.perf_counter()
         taken = bound.probe.take_at_once(bound.state, self.epoch, *batch)
         if taken:
-            self.feed.add_rows(self.steps, self.first_step, self._backwards.passes > 0, batch[0])
+            self.feed.add_rows(self.steps, self.first_step, self._backwards.seen > 0, batch[0])
             bound.waiting += 1
             self.engine.budget.add(bound.label, time.perf_counter() - started)
         return taken
 
     def name_rows(self, ids: Any) -> None:
         """Keep the ids of a batch's examples."""
-        self.feed.add_rows(self.steps, self.first_step, self._backwards.passes > 0, ids)
+        self.feed.add_rows(self.steps, self.first_step, self._backwards.seen > 0, ids)
 
     @property
     def measures_micro_batches(self) -> bool:
@@ -129,6 +129,7 @@ class Loop:
         self.feed.flush()
         self._fire(self.engine.due("epoch", self.epoch + 1), self.moment("epoch"))
         self.epoch += 1
+        self._fed.epoch = self.epoch
         self.engine.write_out()
 
     def conclude(self, status: str) -> None:
@@ -169,9 +170,11 @@ class Loop:
         self.passes = passes
         # decided before the step, so that what is gone afterwards can be kept
         self._before, self._after = self._due.at(self.steps + 1)
-        self._listening.plan(self._before)
+        if self._before or not self._listening.idle:
+            self._listening.plan(self._before)
         self._ends.forget()
-        self.sizes.clear()
+        if self.sizes:
+            self.sizes.clear()
         if passes > 1 and self._micro_batch_users():
             self._meter = MicroBatchMeter(self.subject.parameters, of_one_rank=self._of_one_rank)
 
@@ -223,8 +226,7 @@ class Loop:
 
     def step_ended(self) -> None:
         """The step has been taken."""
-        passes = self._backwards.passes
-        self._backwards.reset()
+        passes = self._backwards.take_passes()
         self._calls.step_ended(passes, counted=not self._ends.skipped)
         self._seen_at_last_step = 0
         if self._ends.skipped:
@@ -242,12 +244,6 @@ class Loop:
         self._plan_step(passes)
 
     # helpers
-
-    def _noted(self, step: int, logged: dict[str, list[Any]]) -> bool:
-        return self._fed.note(step, self.epoch, logged)
-
-    def _complete(self, step: int, handed: HandedOver) -> None:
-        self._fed.complete(step, self.epoch, handed)
 
     def _seen_since_a_step(self) -> int:
         return self._backwards.seen - self._seen_at_last_step

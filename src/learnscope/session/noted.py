@@ -54,10 +54,19 @@ class Lines:
     def __init__(self, moment: Callable[..., Moment], record: Callable[..., Record]) -> None:
         self._moment, self._record = moment, record
         self._forms: dict[tuple[str, ...], str | None] = {}
+        self._last: tuple[str, ...] = ()
+        """The names of the last numbers that there is a line for; most loops log the same at every step."""
 
     def takes(self, bound: Bound, numbers: Mapping[str, Sequence[Any]]) -> bool:
         """Whether there is a line for what was logged; if not, it has to be measured as anything else."""
-        return are_plain(numbers) and self._form(bound, numbers) is not None
+        if not are_plain(numbers):
+            return False
+        key = (bound.label, *numbers)
+        if key != self._last:
+            if self._form(bound, numbers) is None:
+                return False
+            self._last = key
+        return True
 
     def of(self, noted: Noted) -> str:
         """As `Record.to_json` writes it."""

@@ -170,16 +170,18 @@ class Writer:
         def safe(*args: P.args, **kwargs: P.kwargs) -> R | None:
             try:
                 return action(*args, **kwargs)
-            except Exception:  # whatever it is, it is ours and not the training's: reported, not passed on
-                if self.strict:
-                    raise
-                what = {"watch": "watching", "analysis": "the analysis"}.get(self.source, self.source)
-                self.warn(
-                    f"failure in {action.__name__}", f"{what} failed, training goes on:\n{traceback.format_exc()}"
-                )
+            except Exception:  # noqa: BLE001  (whatever it is, it is ours and not the training's: reported)
+                self.failed(action.__name__)
                 return None
 
         return safe
+
+    def failed(self, name: str) -> None:
+        """Warn of the exception that is being handled, or raise it again if the session is strict."""
+        if self.strict:
+            raise  # what the caller has caught
+        what = {"watch": "watching", "analysis": "the analysis"}.get(self.source, self.source)
+        self.warn(f"failure in {name}", f"{what} failed, training goes on:\n{traceback.format_exc()}")
 
     @property
     def has_losses(self) -> bool:

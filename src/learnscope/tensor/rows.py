@@ -161,11 +161,15 @@ class Pack:
 
     def fill(self, tensors: Sequence[Tensor], use: str = "pack") -> Batch:
         """The matrix of these tensors, in the memory for this use."""
+        buffer = workspace(use, len(self.owner), self.template[0].dtype, self.template[0].device)
+        rows = self.fill_into(buffer, tensors)
+        return Batch(rows=(rows,), owner=self.owner, bytes_owned=rows.nbytes)
+
+    def fill_into(self, matrix: Tensor, tensors: Sequence[Tensor]) -> Tensor:
+        """Write these tensors into a matrix of as many rows."""
         parts = self.template.copy()
         parts[::2] = [tensors[member].reshape(-1) for member in self.members]
-        buffer = workspace(use, len(self.owner), self.template[0].dtype, self.template[0].device)
-        rows = torch.cat(parts, out=buffer.view(-1)).view(-1, WIDTH)
-        return Batch(rows=(rows,), owner=self.owner, bytes_owned=rows.nbytes)
+        return torch.cat(parts, out=matrix.view(-1)).view(-1, WIDTH)
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,25 @@ def test_classes_are_summed_up_alike(seed: int, monkeypatch: pytest.MonkeyPatch)
         torch.testing.assert_close(small[name].double(), large[name].double(), rtol=1e-6, atol=0, msg=name)
 
 
+@pytest.mark.parametrize("values", [2, 3, 40, 10**6])
+@pytest.mark.parametrize("columns", [1, 4, 14, 64, 70])
+def test_rows_are_compared_alike(values: int, columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small rows by NumPy, large ones by torch: how many tokens differ, and what may be equal by chance."""
+    rows = torch.randint(values, (24, columns), generator=torch.Generator().manual_seed(values))
+    rows[5] = rows[6]
+    cases = [rows, rows.T.contiguous().T, rows[:9], rows[:1].expand(12, columns)]
+    floats = [case.double().where(case != 1, torch.nan) for case in cases]
+
+    def found() -> list[torch.Tensor]:
+        counts = [each for case in cases for each in (inputs.token_numbers(case), inputs.long_enough(case, None))]
+        return [*counts, *(inputs.equal_by_chance(case) for case in (*cases, *floats))]
+
+    small = found()
+    monkeypatch.setattr(small_inputs, "SMALL", -1)
+    for a, b in zip(small, found(), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=0)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64])
 def test_inputs_are_summed_up_alike(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     x = (100 * torch.randn(6, 3, 4, generator=torch.Generator().manual_seed(0))).to(dtype)

@@ -13,11 +13,13 @@ from torch import Tensor
 from learnscope.core.moment import Moment
 from learnscope.core.probe import Probe, Schedule
 from learnscope.model.weights.rounded import RoundedWeights, as_they_were, precision_note
+from learnscope.model.weights.snapshot import Snapshot
 from learnscope.probes.updates.absorption import absorbed_tables, take_sample
 from learnscope.quantities.updates import ParameterChange as Q
 from learnscope.record import Label, Measurement, Table
 from learnscope.tensor.segments import Segments
 from learnscope.tensor.updates.delta import DeltaTable, delta_statistics
+from learnscope.tensor.updates.laid_out import LaidOut
 
 
 class ParameterChange(Probe):
@@ -83,15 +85,16 @@ class Changes:
 
     @classmethod
     def between(
-        cls, new: Mapping[str, Tensor], old: Mapping[str, Tensor], thresholds: Sequence[float], positions: Sequence[int]
-    ) -> Changes:
-        """From two sets of weights with the same names."""
+        cls, new: Mapping[str, Tensor], old: Mapping[str, Tensor], thresholds: Sequence[float],
+        positions: Sequence[int], rows: LaidOut | None = None,
+    ) -> Changes:  # fmt: skip
+        """From two sets of weights with the same names; `rows`: where the older ones may lie."""
         dtypes = {str(tensor.dtype).removeprefix("torch.") for tensor in new.values()}
         if isinstance(old, RoundedWeights):
             table = _one_by_one(new, old, thresholds)
         else:
             now = [tensor.detach() for tensor in new.values()]
-            table = delta_statistics(now, [old[name] for name in new], thresholds)
+            table = delta_statistics(now, [old[name] for name in new], thresholds, rows=rows)
         return cls(list(new), positions, tuple(thresholds), table, dtypes.pop() if len(dtypes) == 1 else "mixed")
 
     def within(self, thresholds: Sequence[float]) -> Tensor:
@@ -111,7 +114,10 @@ def changes(moment: Moment, thresholds: Sequence[float]) -> Changes:
     before.check(subject.by_name())
     positions = [i for i, p in enumerate(subject.parameters) if p.is_floating_point()]
     floats = {subject.names[i]: subject.parameters[i] for i in positions}
-    computed.append(Changes.between(floats, as_they_were(before, floats), thresholds, positions))
+    rows = before.rows if isinstance(before, Snapshot) else None  # others show a snapshot's weights
+    computed.append(Changes.between(floats, as_they_were(before, floats), thresholds, positions, rows))
+    if rows is not None:
+        before.compared(moment.step)
     return computed[-1]
 
 

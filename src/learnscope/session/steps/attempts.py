@@ -42,7 +42,7 @@ class Attempts:
         self._engine, self._subject, self._backwards, self._calls = engine, engine.subject, backwards, calls
         self._feed, self._moment = feed, moment
         self._open: LostStep | None = None
-        self._late: LostStep | None = None
+        self.late: LostStep | None = None
         """An attempt that was skipped just now: what is logged until the next backward is of it."""
         self._taken: dict[str, int] = {}
         """How many logged values were there, by name, when the attempt was seen."""
@@ -71,16 +71,18 @@ class Attempts:
             self._see("clip", f"the norm at the clip was {value}")
 
     def takes(self, logged: Mapping[str, Any]) -> bool:
-        """Whether what the loop logs is of an attempt that was skipped just now; one that logs ahead has done so."""
-        if self._late is None or self._feed.ahead or self._late.logged.keys() & logged.keys():
+        """Whether what the loop logs is of `late`; one that logs ahead has done so."""
+        if self.late is None or self._feed.ahead or self.late.logged.keys() & logged.keys():
             return False
-        self._late.logged = {**self._late.logged, **_numbers(logged)}
-        self._write(self._late, self._step)
+        self.late.logged = {**self.late.logged, **_numbers(logged)}
+        self._write(self.late, self._step)
         return True
 
     def logged(self, values: Mapping[str, Any]) -> None:
         """The loop has logged these for the coming step."""
-        loss = as_number(values.get("loss"))
+        loss = values.get("loss")
+        if type(loss) is not float:
+            loss = as_number(loss)
         if loss is None or math.isfinite(loss) or self._bound is None:
             return
         if self._calls.waiting:
@@ -92,7 +94,7 @@ class Attempts:
     def reached(self) -> None:
         """A backward of the loop has reached a parameter."""
         self._calls.on_reach = None
-        self._late = None
+        self.late = None
         if self._expects and not self._begun:
             self._begun = True
             done = self._engine.safely(self._backward_done)
@@ -122,7 +124,7 @@ class Attempts:
         if self._open is not None:  # a clip may have shown it first
             self._open.cause, self._open.why = "scaler", SCALER
         self._calls.skipped(optimizer)
-        self._late = self._resolve(skipped=True)
+        self.late = self._resolve(skipped=True)
         self._calls.on_reach = self.reached
 
     # what becomes of it
@@ -135,7 +137,7 @@ class Attempts:
     def step_ended(self) -> None:
         """The step has come."""
         self._expects = self._begun = False
-        self._late = None
+        self.late = None
         if self._open is not None:
             self._resolve(skipped=False)
         else:

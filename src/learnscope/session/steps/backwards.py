@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import repeat
 
 import torch
 from torch import Tensor, nn
@@ -13,17 +14,39 @@ from torch.optim import Optimizer
 
 from learnscope.core.handed import MicroBatches
 from learnscope.core.subject import Subject
-from learnscope.session.telling.listeners import weakly
 from learnscope.tensor.gradients.gradient import sum_squares
 
 WATCHED = 4
 """At most so many parameters have a hook: a few, spread over the model, so that an unused one does not matter."""
 
 
+class Additions:
+    """Counts how often a backward has added to the gradient of a parameter; `autograd.grad` adds to none.
+
+    Its hook is called at every step: it is one call in C, `next` of an iterator of None, and holds nothing, as torch
+    hides such hooks from the garbage collector.
+    """
+
+    def __init__(self) -> None:
+        nones = repeat(None, 2**60)
+        self.hook: Callable[[Tensor], None] = partial(next, nones)
+        self.left: Callable[[], int] = nones.__length_hint__
+        self.start = self.left()
+        """What was left where counting begins."""
+
+    @property
+    def number(self) -> int:
+        return self.start - self.left()
+
+    def forget(self, number: int) -> None:
+        """Go back to an earlier number: what came since does not count."""
+        self.start = number + self.left()
+
+
 class Backwards:
     """Counts the backward passes since the last step, and records the order in which the first reaches parameters."""
 
-    def __init__(self, subject: Subject) -> None:
+    def __init__(self, subject: Subject, failed: Callable[[str], object]) -> None:
         trainable = [(name, p) for name, p in zip(subject.names, subject.parameters, strict=True) if p.requires_grad]
         spread = [p for _, p in trainable[:: max(1, -(-len(trainable) // WATCHED))]]
         # with one of every optimizer: a backward may be for one of them alone
@@ -32,49 +55,50 @@ class Backwards:
         """The parameters that have a hook."""
         self.on_reach: Callable[[int, Tensor], object] | None = None
         """Called with the place of a leaf and what a backward is about to add to its gradient."""
-        self.on_added: Callable[[int], object] | None = None
-        """Called with the place of a leaf when a backward has added to its gradient; `autograd.grad` adds to none."""
+        self._failed = failed
+        self.seen = 0
+        """Grows with every backward since the last step, also with one that reaches a part of the model only."""
         self._counts = [0] * len(chosen)
         self._handles = [p.register_hook(partial(self._count, i)) for i, p in enumerate(chosen)]
-        # torch hides these hooks from the garbage collector: one that held the model would keep it for ever
-        added = weakly(self._added)
-        self._handles += [p.register_post_accumulate_grad_hook(partial(added, i)) for i, p in enumerate(chosen)]
+        self.additions = [Additions() for _ in chosen]
+        """Of each leaf."""
+        added = zip(chosen, self.additions, strict=True)
+        self._handles += [p.register_post_accumulate_grad_hook(additions.hook) for p, additions in added]
         self._order: list[str] = []
         # a compiled backward hands over all gradients at once: its order says nothing
         ordered = [] if hasattr(subject.model, "_orig_mod") else trainable
         self._order_handles = [p.register_hook(partial(self._note, name)) for name, p in ordered]
+        self.has_order = bool(ordered)
+        """Whether parameters still note when a backward reaches them."""
 
     @property
     def passes(self) -> int:
         return max(self._counts, default=0)
 
-    @property
-    def seen(self) -> int:
-        """Grows with every backward, also with one that reaches a part of the model only."""
-        return sum(self._counts)
-
-    @property
-    def has_order(self) -> bool:
-        """Whether parameters still note when a backward reaches them."""
-        return bool(self._order_handles)
-
-    def reset(self) -> None:
-        self._counts = [0] * len(self._counts)
+    def take_passes(self) -> int:
+        """The passes of a step that has ended; those of the next are counted from now on."""
+        passes = max(self._counts) if self._counts else 0
+        self._counts, self.seen = [0] * len(self._counts), 0
+        return passes
 
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Backward passes of probes are not the loop's."""
-        counts, listeners = list(self._counts), (self.on_reach, self.on_added)
-        self.on_reach = self.on_added = None
+        counts, seen, listener = list(self._counts), self.seen, self.on_reach
+        added = [each.number for each in self.additions]
+        self.on_reach = None
         try:
             yield
         finally:
-            self._counts, (self.on_reach, self.on_added) = counts, listeners
+            self._counts, self.seen, self.on_reach = counts, seen, listener
+            for each, number in zip(self.additions, added, strict=True):
+                each.forget(number)
 
     def take_order(self) -> list[str]:
         """The names in the order of the backward, the first time; after that an empty list."""
         while self._order_handles:
             self._order_handles.pop().remove()
+        self.has_order = False
         order, self._order = self._order, []
         return list(dict.fromkeys(order))
 
@@ -85,12 +109,12 @@ class Backwards:
 
     def _count(self, index: int, gradient: Tensor) -> None:
         self._counts[index] += 1
+        self.seen += 1
         if self.on_reach is not None:
-            self.on_reach(index, gradient)
-
-    def _added(self, index: int, _parameter: Tensor) -> None:
-        if self.on_added is not None:
-            self.on_added(index)
+            try:
+                self.on_reach(index, gradient)
+            except Exception:  # noqa: BLE001  (ours, and not the training's)
+                self._failed("reached")
 
     def _note(self, name: str, _gradient: Tensor) -> None:
         self._order.append(name)

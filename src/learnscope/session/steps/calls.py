@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,10 +14,11 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from learnscope.core.subject import Subject
 from learnscope.model.guard import is_guarded
 from learnscope.session.steps import schedules
-from learnscope.session.steps.leaves import Leaf, Mark, Sampled, due, is_zero, marked, marks, unchanged
+from learnscope.session.steps.backwards import Backwards
+from learnscope.session.steps.leaves import Leaf, Mark, Sampled, due, holds, is_zero, marked, marks, unchanged
 from learnscope.session.steps.modes import Modes, watch_evaluations
 from learnscope.session.steps.optimizers import untraced
-from learnscope.session.telling.listeners import until_gone, weakly
+from learnscope.session.telling.listeners import until_gone
 
 
 class Calls:
@@ -28,9 +30,12 @@ class Calls:
     hook, and only steps and backward passes are counted.
     """
 
-    def __init__(self, subject: Subject, leaves: Sequence[nn.Parameter], *, counts: bool) -> None:
+    def __init__(self, subject: Subject, backwards: Backwards, *, counts: bool) -> None:
         self._subject, self._counts = subject, subject.calls
-        self._leaves = [Leaf(p) for p in leaves] if counts else []
+        followed = zip(backwards.leaves, backwards.additions, strict=True) if counts else ()
+        self._leaves = [Leaf(parameter, additions) for parameter, additions in followed]
+        self._discards = False
+        """Whether a leaf has backward passes whose gradient was cleared, since the last training step."""
         self._modes = Modes(subject.model)
         self._any_steps = 0
         """Steps of any optimizer of the process: a backward may be for one that is not followed."""
@@ -58,8 +63,19 @@ class Calls:
     def _listen(self) -> None:
         stop = watch_evaluations(self._subject.model, self._evaluated)
         self._counts.evaluated = stop is not None
-        before = register_optimizer_step_pre_hook(untraced(weakly(self._any_begins)))
-        after = register_optimizer_step_post_hook(untraced(weakly(self._any_steps_taken)))
+        held = weakref.ref(self)  # these hooks are the process's own
+
+        def any_begins(_optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
+            if (own := held()) is not None:
+                own._inside = True
+
+        def any_stepped(_optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
+            if (own := held()) is not None:
+                own._inside = False
+                own._any_steps += 1
+
+        before = register_optimizer_step_pre_hook(untraced(any_begins))
+        after = register_optimizer_step_post_hook(untraced(any_stepped))
         schedules.listeners.add(self._scheduled)
         self._ends = [until_gone(self, each.remove) for each in (before, after)] + ([] if stop is None else [stop])
 
@@ -87,16 +103,14 @@ class Calls:
         """A backward is about to add to the gradient of a watched parameter."""
         if not self._begun:
             self._begun, self._looks = True, due(self._counts.steps + 1)
-            if self._modes.any and self._modes.in_eval():
+            if self._modes.few and self._modes.in_eval():
                 self._flags.add("eval_mode_steps")
         leaf = self._leaves[index]
         present = leaf.parameter.grad
         if present is None or self._was_cleared(leaf, present):
-            if leaf.added and leaf.steps_then == self._any_steps and not self._inside:
-                leaf.discarded += leaf.added
-                if self.on_discard is not None:
-                    self.on_discard()
-            leaf.reached, leaf.added, leaf.stale = 0, 0, False
+            if leaf.reached:  # hardly ever: a step has used what came before
+                self._cleared(leaf)
+            leaf.stale = False
         elif leaf.used:
             leaf.stale = True
         leaf.used = False
@@ -108,14 +122,22 @@ class Calls:
         if self.on_reach is not None:
             self.on_reach()
 
-    def added(self, index: int) -> None:
-        """A backward has added to the gradient of a watched parameter."""
-        self._leaves[index].added += 1
+    def _cleared(self, leaf: Leaf) -> None:
+        """The gradient of a watched parameter is not what earlier backward passes have made of it."""
+        if leaf.added and leaf.steps_then == self._any_steps and not self._inside:
+            self._discard(leaf)
+            if self.on_discard is not None:
+                self.on_discard()
+        leaf.begin_anew()
+
+    def _discard(self, leaf: Leaf) -> None:
+        leaf.discarded += leaf.added
+        self._discards = True
 
     def _was_cleared(self, leaf: Leaf, present: Tensor) -> bool:
         if leaf.mark is None:  # made by a backward of this step, and nothing is known of it
             return False
-        kept = leaf.mark.holds(present)
+        kept = holds(leaf.mark, present)
         if leaf.used:
             return not kept or self._is_cleared.is_zero(present)
         return not kept and self._is_discarded.is_zero(present)  # a clip writes it too
@@ -160,9 +182,9 @@ class Calls:
         if optimizer is None:
             self._any_steps += 1
         for leaf in self._held(optimizer):
-            gradient = leaf.parameter.grad
+            gradient, additions = leaf.parameter.grad, leaf.additions
             leaf.mark, leaf.used = (None, False) if gradient is None else (marked(gradient), True)
-            leaf.reached = leaf.added = 0
+            leaf.reached, additions.start = 0, additions.left()
             leaf.stale = leaf.nonzero = False
         if self._doubtful and id(optimizer) in self._doubtful:
             self._doubtful[id(optimizer)] = marks([p.grad for p in self._parameters(optimizer)])
@@ -170,14 +192,15 @@ class Calls:
     def skipped(self, optimizer: Optimizer) -> None:
         """A GradScaler has let an optimizer's step do nothing."""
         for leaf in self._held(optimizer):
-            leaf.discarded += leaf.added
-            leaf.reached = leaf.added = 0
+            self._discard(leaf)
+            leaf.begin_anew()
 
     def step_ended(self, passes: int, *, counted: bool = True) -> None:
         """A training step has ended after so many backward passes; one that was skipped does not count."""
         counts = self._counts
         counts.backwards += passes
-        counts.backwards_without_step += self._take_discarded()
+        if self._discards:
+            counts.backwards_without_step += self._take_discarded()
         if counted:
             counts.steps += 1
             if self._flags:
@@ -201,13 +224,12 @@ class Calls:
         self._counts.backwards += passes
         self._counts.backwards_without_step += self._take_discarded() + self.waiting
         for leaf in self._leaves:
-            leaf.reached = leaf.added = 0
+            leaf.begin_anew()
 
     def _take_discarded(self) -> int:
-        discarded = 0
+        discarded, self._discards = max((leaf.discarded for leaf in self._leaves), default=0), False
         for leaf in self._leaves:
-            if leaf.discarded:  # hardly ever
-                discarded, leaf.discarded = max(discarded, leaf.discarded), 0
+            leaf.discarded = 0
         return discarded
 
     # what else is seen
@@ -220,13 +242,6 @@ class Calls:
         if any(schedule.optimizer is each for each in self._subject.optimizers):
             self._counts.has_schedule = True
             self._stepped_schedules[id(schedule)] += 1
-
-    def _any_begins(self, _optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
-        self._inside = True
-
-    def _any_steps_taken(self, _optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
-        self._inside = False
-        self._any_steps += 1
 
     def _parameters(self, optimizer: Optimizer | None) -> list[nn.Parameter]:
         if optimizer is None:

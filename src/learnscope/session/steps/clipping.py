@@ -72,7 +72,7 @@ class GradientReader:
 
     def __init__(self, subject: Subject) -> None:
         self._subject = subject
-        self._rows: dict[int, tuple[GradientTable, int, Tensor | None]] = {}
+        self.rows: dict[int, tuple[GradientTable, int, Tensor | None]] = {}
         """Where the statistics from before the clip stand, by position, and the spread of the entries if wanted."""
         self._versions: dict[int, tuple[int, int]] = {}
         """Of the gradients after the clip."""
@@ -80,14 +80,10 @@ class GradientReader:
         self._new: set[int] = set()
         """Positions that were clipped since an optimizer last stepped."""
 
-    @property
-    def has_read(self) -> bool:
-        return bool(self._rows)
-
     def forget(self) -> None:
         """Drop what was read for steps that have been taken; a clip for the coming one may have been seen already."""
-        for position in self._rows.keys() - self._new:
-            del self._rows[position]
+        for position in self.rows.keys() - self._new:
+            del self.rows[position]
 
     def stepped(self) -> None:
         """An optimizer has stepped: what was clipped before is not for the coming step."""
@@ -102,13 +98,13 @@ class GradientReader:
         if not gradients:
             return None
         if self._coefficients.shape != (len(held),):
-            self._coefficients, self._rows = torch.ones(len(held), dtype=torch.float64, device=total_norm.device), {}
+            self._coefficients, self.rows = torch.ones(len(held), dtype=torch.float64, device=total_norm.device), {}
         written = [i for i, gradient in gradients.items() if not self._is_clipped(i, gradient)]
         if written:
             tensors = [gradients[i] for i in written]
             table = gradient_statistics(tensors)
             spreads = torch.stack(gradient_spread(tensors), 1) if spread else [None] * len(written)
-            self._rows |= {
+            self.rows |= {
                 place: (table, row, own) for row, (place, own) in enumerate(zip(written, spreads, strict=True))
             }
             self._coefficients[written] = 1.0
@@ -121,12 +117,12 @@ class GradientReader:
     def read(self, scale: float | Tensor, among: Collection[int] | None = None) -> Gradients:
         """The gradients (of `among`) as the optimizer is given them, with their statistics from before a clip."""
         gradients = current_tensors(self._subject, among)
-        if not self._rows:  # no clip was seen
+        if not self.rows:  # no clip was seen
             return read_gradients(self._subject, gradients, among=among, scale=scale)
         clipped = {i: gradient for i, gradient in gradients.items() if self._is_clipped(i, gradient)}
         others = {i: gradient for i, gradient in gradients.items() if i not in clipped}
-        tables = {id(table): table for table, *_ in (self._rows[i] for i in clipped)}
-        parts = [self._from_clip({i: g for i, g in clipped.items() if self._rows[i][0] is t}) for t in tables.values()]
+        tables = {id(table): table for table, *_ in (self.rows[i] for i in clipped)}
+        parts = [self._from_clip({i: g for i, g in clipped.items() if self.rows[i][0] is t}) for t in tables.values()]
         if others or not parts:
             parts.append(replace(read_gradients(self._subject, others, among=()), missing=()))
         missing = missing_names(self._subject, gradients, among)
@@ -135,11 +131,11 @@ class GradientReader:
     def _from_clip(self, gradients: Mapping[int, Tensor]) -> Gradients:
         """Gradients whose statistics were taken together, before a clip."""
         positions = list(gradients)
-        table, rows = self._rows[positions[0]][0], [self._rows[i][1] for i in positions]
+        table, rows = self.rows[positions[0]][0], [self.rows[i][1] for i in positions]
         if rows != list(range(len(table.zeros))):
             table = rows_of(table, rows)
         names = [self._subject.names[i] for i in positions]
-        spreads = [own for _, _, own in (self._rows[i] for i in positions) if own is not None]
+        spreads = [own for _, _, own in (self.rows[i] for i in positions) if own is not None]
         mean, centred = torch.stack(spreads, 1) if len(spreads) == len(positions) else (None, None)
         spread = None if mean is None or centred is None else (mean, centred)
         coefficients = self._coefficients[positions]
@@ -153,7 +149,7 @@ class GradientReader:
 
     def _is_clipped(self, position: int, gradient: Tensor) -> bool:
         """Whether it was clipped, and nothing wrote it after that, such as a micro-batch's backward."""
-        return position in self._rows and self._versions.get(position) == _version(gradient)
+        return position in self.rows and self._versions.get(position) == _version(gradient)
 
 
 def _version(gradient: Tensor) -> tuple[int, int]:

@@ -67,10 +67,7 @@ class StepEnds:
         """Whether the step does nothing, as a GradScaler has found gradients that are not finite."""
         self._engine, self._subject, self._owner = engine, engine.subject, owner
         self._calls, self._attempts = calls, attempts
-        self._start, self._end = engine.safely(self._on_start), engine.safely(self._on_end)
         self._comes, self._went = engine.safely(self._on_coming), engine.safely(self._on_going)
-        if calls is not None:
-            self._call_skipped, self._call_stepped = engine.safely(calls.skipped), engine.safely(calls.stepped)
         self._reader = clipping.GradientReader(engine.subject)
         self._readings = Readings(engine.subject, self._reader)
         self._handles: list[Any] = []
@@ -85,7 +82,7 @@ class StepEnds:
     @property
     def half_taken(self) -> bool:
         """Whether a training step is open in which an optimizer has stepped."""
-        return self._turns.any_done
+        return bool(self._turns.done)
 
     @property
     def counted(self) -> bool:
@@ -127,7 +124,8 @@ class StepEnds:
             self._finish()
 
     def forget(self) -> None:
-        self._readings.forget()
+        if self._reader.rows or self._readings.several:
+            self._readings.forget()
         self.skipped = False
         if self._search is not None and self._subject.optimizers:
             self._stop_search()
@@ -169,7 +167,10 @@ class StepEnds:
                 self._finish()
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
         if closure is None:
-            self._start(optimizer)
+            try:  # as `_start`, without a call more at every step
+                self._on_start(optimizer)
+            except Exception:  # noqa: BLE001  (ours, and not the training's)
+                self._engine.failed("_on_start")
             return None
 
         # forward, backward and clipping happen inside the closure: gradients exist only when it returns
@@ -181,6 +182,12 @@ class StepEnds:
         if "closure" in kwargs:
             return args, {**kwargs, "closure": watched_closure}
         return (args[0], watched_closure, *args[2:]), kwargs
+
+    def _start(self, optimizer: Optimizer) -> None:
+        try:
+            self._on_start(optimizer)
+        except Exception:  # noqa: BLE001  (ours, and not the training's)
+            self._engine.failed("_on_start")
 
     def _on_start(self, optimizer: Optimizer) -> None:
         opens, self._open = not self._open, True
@@ -204,7 +211,7 @@ class StepEnds:
                 # a fused step divides the gradients themselves by the scale
                 self._readings.take(optimizer, scale, due, keep=not last or isinstance(scale, Tensor))
         else:
-            self._readings.take_single(scale)
+            self._readings.scale = scale
         first, self._taken = not self._taken, True
         if first:
             self._owner.step_opened()
@@ -216,27 +223,36 @@ class StepEnds:
         skipped, self._skipping = self._skipping == id(optimizer), None
         self._reader.stepped()
         if self._calls is not None:
-            (self._call_skipped if skipped else self._call_stepped)(optimizer)
+            self._count_step(self._calls, optimizer, skipped=skipped)
+        self._readings.scale = 1.0
         if self._single:
-            self._readings.stepped_single()
             self._finish()
             return
         if skipped and self._turns.is_clock(optimizer):  # as if it had not been called
-            if not self._turns.any_done:
+            if not self._turns.done:
                 self._finish()
             return
-        self._readings.stepped_single()
         completes = self._turns.completes(optimizer)
         self._turns.stepped(optimizer)
         self._went()
         if completes:
             self._finish()
 
+    def _count_step(self, calls: Calls, optimizer: Optimizer, *, skipped: bool) -> None:
+        try:
+            (calls.skipped if skipped else calls.stepped)(optimizer)
+        except Exception:  # noqa: BLE001  (ours, and not the training's)
+            self._engine.failed("stepped")
+
     def _finish(self) -> None:
-        self._turns.ended()
+        if not self._single:
+            self._turns.ended()
         if self._open:
             self._open = False
-            self._end()
+            try:
+                self._on_end()
+            except Exception:  # noqa: BLE001  (ours, and not the training's)
+                self._engine.failed("_on_end")
 
     def _on_end(self) -> None:
         self.skipped = not self._taken

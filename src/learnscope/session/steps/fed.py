@@ -22,6 +22,7 @@ class FedProbes:
 
     def __init__(self, engine: Engine) -> None:
         self._engine, self._known = engine, -1
+        self.epoch = 0
         self._at_steps: list[tuple[Bound, frozenset[str], bool]] = []
         self._collector: Bound | None = None
         self._noting: Bound | None = None
@@ -43,7 +44,7 @@ class FedProbes:
             self._look()
         return self._collector
 
-    def note(self, step: int, epoch: int, logged: dict[str, list[Any]]) -> bool:
+    def note(self, step: int, logged: dict[str, list[Any]]) -> bool:
         """The loop has handed over nothing but numbers for `step`: True if no more than keeping them is to be done.
 
         The same as firing the probe that records them, for what comes at every step: without a moment, and without a
@@ -59,14 +60,14 @@ class FedProbes:
         bound.fired += 1
         bound.last_step = step
         cost = time.perf_counter() - started
-        engine.keep_noted(Noted(bound, step, epoch, time.time(), logged, cost))
+        engine.keep_noted(Noted(bound, step, self.epoch, time.time(), logged, cost))
         engine.budget.charge(bound.label, cost)
         return True
 
-    def complete(self, step: int, epoch: int, handed: HandedOver) -> None:
+    def complete(self, step: int, handed: HandedOver) -> None:
         """The loop has handed over everything for `step`: fire the probes that need it."""
         engine, available = self._engine, handed.needs_met()
-        moment = engine.moment("after_step", step, epoch=epoch, handed=handed)
+        moment = engine.moment("after_step", step, epoch=self.epoch, handed=handed)
         for bound, needs, collects in self.at_steps:
             if not collects and not is_due(bound.probe.every, step):
                 continue

@@ -113,7 +113,7 @@ class Feed:
         if self._step is None:
             return
         step = self._step
-        if not self.rows and not self._examples and self._batch is None:  # numbers alone, as in most loops
+        if not self.rows.kept and not self._examples and self._batch is None:  # numbers alone, as in most loops
             self._step, logged, self._logged = None, self._logged, {}
             if not self._note(step, logged):
                 self._complete(step, HandedOver(logged, examples=[]))
@@ -125,7 +125,7 @@ class Feed:
 
     def _rows_behind(self, step: int) -> dict[str, list[int | str]]:
         """The ids of the examples, if the loss of the step is a number here and stands out."""
-        if not self.rows:
+        if not self.rows.kept:
             return {}
         losses = [as_number(value) for value in self._logged.get("loss", ())]
         known = [loss for loss in losses if loss is not None]
@@ -148,16 +148,19 @@ class Feed:
             self.rows.add(step, content["examples"].ids)
 
     def _take(self, numbers: Mapping[str, Any]) -> None:
-        if not self._logged:  # as at most steps
-            self._logged = {name: [value] for name, value in numbers.items()}
-            return
         for name, value in numbers.items():
-            self._logged.setdefault(name, []).append(value)
+            if name in self._logged:
+                self._logged[name].append(value)
+            else:
+                self._logged[name] = [value]
 
 
 def own_numbers(logged: Mapping[str, Any]) -> dict[str, Any]:
     """What a loop logs as numbers and tensors of its own: it may go on adding to its own before they are read."""
-    return {name: _own(value) for name, value in logged.items()}
+    own = {}
+    for name, value in logged.items():  # no comprehension: that is a call more, at every step
+        own[name] = _own(value) if isinstance(value, Tensor) else value
+    return own
 
 
 def _copied(content: dict[str, Any]) -> dict[str, Any]:
@@ -180,10 +183,8 @@ def as_number(value: Any) -> float | None:
     return float(value) if isinstance(value, int | float) else None
 
 
-def _own(value: Any) -> Any:
+def _own(value: Tensor) -> Any:
     """A number; a tensor on an accelerator is read later, so that nothing waits for it."""
-    if not isinstance(value, Tensor):
-        return value
     if value.is_cpu and value.numel() == 1 and value.layout is strided:
         number = value.item()
         return int(number) if isinstance(number, bool) else number

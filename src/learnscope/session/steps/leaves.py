@@ -8,29 +8,28 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn, strided
 
+from learnscope.session.steps.backwards import Additions
+
 SMALL = 2**16
 """Entries of a gradient on the CPU up to which it may be looked at whenever that is asked for."""
 
 
-@dataclass(slots=True)
-class Mark:
-    """A gradient as it stood: the object and how often it had been written."""
-
-    gradient: weakref.ref[Tensor]
-    version: int | None
-
-    def holds(self, gradient: Tensor) -> bool:
-        """Whether this is the same gradient, and nothing has written it. False where that cannot be known."""
-        # one that counts no writes has no mark with a version
-        return self.version is not None and self.gradient() is gradient and gradient._version == self.version
+Mark = tuple[weakref.ref[Tensor], int | None]
+"""A gradient as it stood: the object and how often it had been written; None where that is not counted."""
 
 
 def marked(gradient: Tensor, writes: int = 0) -> Mark:
     """The gradient as it will stand after so many writes."""
     try:
-        return Mark(weakref.ref(gradient), gradient._version + writes)
+        return weakref.ref(gradient), gradient._version + writes
     except RuntimeError:  # an inference tensor counts no writes
-        return Mark(weakref.ref(gradient), None)
+        return weakref.ref(gradient), None
+
+
+def holds(mark: Mark, gradient: Tensor) -> bool:
+    """Whether this is the same gradient, and nothing has written it. False where that cannot be known."""
+    object_then, version = mark
+    return version is not None and object_then() is gradient and gradient._version == version
 
 
 @dataclass(slots=True)
@@ -38,10 +37,9 @@ class Leaf:
     """One parameter, and what happened to its gradient since its optimizer last stepped."""
 
     parameter: nn.Parameter
+    additions: Additions
     reached: int = 0
     """Backward passes that reached it, and that no step has used."""
-    added: int = 0
-    """Those of them that added to its gradient: what `torch.autograd.grad` computes is the loop's own affair."""
     stale: bool = False
     """Whether its gradient still contains what an earlier step has used."""
     used: bool = False
@@ -54,6 +52,18 @@ class Leaf:
     """Its gradient as it stood; None if it is not known."""
     nonzero: bool = False
     """Whether a backward of this step gave it a gradient that is not all 0, where that was looked at."""
+
+    @property
+    def added(self) -> int:
+        """Backward passes that added to its gradient, and that no step has used.
+
+        What `torch.autograd.grad` computes is the loop's own affair.
+        """
+        return self.additions.number if self.reached else 0
+
+    def begin_anew(self) -> None:
+        """Its gradient has been used, or cleared."""
+        self.reached, self.additions.start = 0, self.additions.left()
 
 
 def is_zero(gradient: Tensor) -> bool:
@@ -94,6 +104,6 @@ def marks(gradients: Sequence[Tensor | None]) -> list[Mark | None]:
 def unchanged(before: Sequence[Mark | None], now: Sequence[Tensor | None]) -> bool:
     """Whether the gradients are the same ones as before, and none has been written."""
     return len(before) == len(now) and all(
-        gradient is None if mark is None else gradient is not None and mark.holds(gradient)
+        gradient is None if mark is None else gradient is not None and holds(mark, gradient)
         for mark, gradient in zip(before, now, strict=True)
     )

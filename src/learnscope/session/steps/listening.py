@@ -26,7 +26,8 @@ class Listening:
         self._engine, self._subject = engine, engine.subject
         self._calls: list[LossCall] = []
         self._parameters: set[int] = set()
-        self._listening = self._follows = False
+        self._listening = self._follows = self.idle = False
+        """`idle`: nothing is listened to, and nothing will be until a probe is due."""
         self._begun = is_compiled(engine.subject.model)
         """A model that is compiled later is so at the first step: a hook that is there then, and gone later, would have
         it compiled again."""
@@ -36,8 +37,6 @@ class Listening:
 
     def plan(self, due: Sequence[Bound]) -> None:
         """Begin to listen for the probes that are due at the coming step, or stop."""
-        if not due and self._begun and not self._listening:  # most steps
-            return
         self.stop()
         self._of_losses = [bound for bound in due if "loss_calls" in bound.probe.needs]
         of_forwards = any("forwards" in bound.probe.needs for bound in due)
@@ -46,6 +45,7 @@ class Listening:
             self._parameters = set(map(id, self._subject.parameters))
             objectives.listeners.add(self._loss)
         self._follows, self._begun = self._listening and self._begun, True
+        self.idle = not self._listening
         if self._follows:
             self._forwards.follow(details=of_forwards)
 

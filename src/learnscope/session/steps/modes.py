@@ -82,15 +82,12 @@ class Modes:
     def refresh(self) -> None:
         """Look for the modules anew: some may have been frozen, or added."""
         self._trained = trained_modules(self._model)
-        self._few = self._trained[:: max(1, -(-len(self._trained) // LOOKED_AT))]
-
-    @property
-    def any(self) -> bool:
-        return bool(self._trained)
+        self.few = self._trained[:: max(1, -(-len(self._trained) // LOOKED_AT))]
+        """Those that are looked at at every step."""
 
     def in_eval(self) -> bool:
         """Whether one of a few modules that matter in training is in eval mode."""
-        return any(not each.module.training and not each.parent.training for each in self._few)
+        return any(not each.module.training and not each.parent.training for each in self.few)
 
     def names_in_eval(self) -> list[str]:
         """The first few of all that are."""
@@ -107,8 +104,14 @@ def watch_evaluations(model: nn.Module, seen: Callable[[], object]) -> Callable[
     if hasattr(model, "_orig_mod") or getattr(bare, "_compiled_call_impl", None) is not None:
         return None
     moded = [each.module for each in moded_modules(bare)]
+    if not moded:  # no mode matters, and a hook would cost its share of every forward
+        return _nothing
     handle = bare.register_forward_pre_hook(_BeforeForward(bare, moded, seen))
     return handle.remove
+
+
+def _nothing() -> None:
+    pass
 
 
 class _BeforeForward:

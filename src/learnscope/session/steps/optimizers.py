@@ -83,6 +83,7 @@ def untraced(hook: Callable[..., R]) -> Callable[..., R]:
     def call(*args: Any) -> R:
         if not apart:
             apart.append(torch.compiler.disable(hook))
-        return apart[0](*args) if torch.compiler.is_compiling() else hook(*args)
+        # of what compiles, Dynamo alone follows Python into a hook
+        return apart[0](*args) if torch.compiler.is_dynamo_compiling() else hook(*args)
 
     return call

@@ -41,25 +41,24 @@ class Readings:
 
     def __init__(self, subject: Subject, reader: GradientReader) -> None:
         self._subject, self._reader = subject, reader
-        self._scale: float | Tensor = 1.0
+        self.scale: float | Tensor = 1.0
+        """Of the gradients of a single optimizer that is about to step: they can be read until it has. A fused one then
+        has divided them by it."""
         self._read: dict[int, Reading] = {}
         self._unheld: Reading | None = None
         self.follow((), None)
 
     def follow(self, optimizers: Sequence[Optimizer], clock: Optimizer | None) -> None:
         self._optimizers, self._clock = list(optimizers), clock
+        self.several = len(self._optimizers) > 1
         self.forget()
 
     def forget(self) -> None:
         if self._read:
             self._read = {}
-        self._unheld, self._scale = None, 1.0
-        if self._reader.has_read:
+        self._unheld, self.scale = None, 1.0
+        if self._reader.rows:
             self._reader.forget()
-
-    @property
-    def several(self) -> bool:
-        return len(self._optimizers) > 1
 
     def take(self, optimizer: Optimizer, scale: float | Tensor, due: Sequence[Bound], *, keep: bool) -> None:
         """Read what one of several is about to step with; `keep` copies of it if it does not step last."""
@@ -77,20 +76,12 @@ class Readings:
                 reading.weights = self._weights(reading.gradients.positions)
         self._read[id(optimizer)] = reading
 
-    def take_single(self, scale: float | Tensor) -> None:
-        """A single optimizer is about to step: its gradients can be read until it has."""
-        self._scale = scale
-
-    def stepped_single(self) -> None:
-        """A step of a single optimizer has been taken; a fused one has divided the gradients by the scale."""
-        self._scale = 1.0
-
     def gradients(self) -> Gradients:
         """All gradients, each as its optimizer was given it."""
         read = [*self._read.values(), *([] if self._unheld is None else [self._unheld])]
         parts = [reading.gradients for reading in read if reading.gradients is not None]
         if not parts:
-            return self._reader.read(self._scale)
+            return self._reader.read(self.scale)
         return joined(parts, self._unstepped())
 
     def stepped(self) -> Stepped | None:

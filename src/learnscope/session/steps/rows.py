@@ -20,31 +20,28 @@ class RecentRows:
     """Ids by step, as the loop handed them over; they are made plain only if somebody asks."""
 
     def __init__(self) -> None:
-        self._kept: dict[int, list[Any]] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._kept)
+        self.kept: dict[int, list[Any]] = {}
 
     def add(self, step: int, ids: Any) -> None:
         if ids is None:
             return
-        if step not in self._kept:
-            self._kept[step] = []
-            while len(self._kept) > STEPS:
-                del self._kept[next(iter(self._kept))]
-        self._kept[step].append(ids)
+        if step not in self.kept:
+            self.kept[step] = []
+            while len(self.kept) > STEPS:
+                del self.kept[next(iter(self.kept))]
+        self.kept[step].append(ids)
 
     def batches(self, step: int) -> int:
         """How many batches of ids there are of a step."""
-        return len(self._kept.get(step, ()))
+        return len(self.kept.get(step, ()))
 
     def of(self, step: int, batches: int | None = None) -> list[int | str]:
         """The ids of a step, of all its batches or of the first few."""
-        return [row for ids in self._kept.get(step, [])[:batches] for row in plain_ids(ids)]
+        return [row for ids in self.kept.get(step, [])[:batches] for row in plain_ids(ids)]
 
     def drop(self, step: int, batches: int | None = None) -> None:
         """The step never came: they are not of the next attempt at it."""
-        del self._kept.get(step, [])[:batches]
+        del self.kept.get(step, [])[:batches]
 
 
 def ids_in(batch: Any) -> Any:

@@ -24,7 +24,7 @@ class Turns:
         self._clock = None if clock is None else id(clock)
         self.order = [number for number in order if number in map(id, optimizers)]
         """The ids of the optimizers in the order of their first steps."""
-        self._done: list[int] = []
+        self.done: list[int] = []
         """The steps of the training step that is open."""
         self._last: list[int] = []
         """Those of the one before."""
@@ -36,11 +36,7 @@ class Turns:
     @property
     def counts(self) -> bool:
         """Whether the training step that is open counts, even if it ended now."""
-        return bool(self._done) and (self._clock is None or self._clock in self._done)
-
-    @property
-    def any_done(self) -> bool:
-        return bool(self._done)
+        return bool(self.done) and (self._clock is None or self._clock in self.done)
 
     def is_clock(self, optimizer: Optimizer) -> bool:
         return self._count == 1 or id(optimizer) == self._clock
@@ -48,26 +44,26 @@ class Turns:
     def begins_anew(self, optimizer: Optimizer) -> bool:
         """Whether a training step is open, and this optimizer's coming step belongs to the next."""
         place = self._place(id(optimizer))
-        if not self._done:
+        if not self.done:
             return False
         if self._clock is None:
-            return place <= self._place(self._done[-1])
-        return self._clock in self._done and place <= self._place(self._clock)
+            return place <= self._place(self.done[-1])
+        return self._clock in self.done and place <= self._place(self._clock)
 
     def completes(self, optimizer: Optimizer) -> bool:
         """Whether the training step ends with this optimizer's coming step."""
         last = len(self.order) == self._count and self._place(id(optimizer)) == self._count - 1
         if last and self._clock in (None, id(optimizer)):
             return True
-        if self._clock is None or len(self._last) != len(self._done) + 1 or len(set(self._last)) < self._count:
+        if self._clock is None or len(self._last) != len(self.done) + 1 or len(set(self._last)) < self._count:
             return False
-        return [*self._done, id(optimizer)] == self._last
+        return [*self.done, id(optimizer)] == self._last
 
     def stepped(self, optimizer: Optimizer) -> None:
-        self._done.append(id(optimizer))
+        self.done.append(id(optimizer))
 
     def ended(self) -> None:
-        self._last, self._done = self._done or self._last, []
+        self._last, self.done = self.done or self._last, []
 
     def _place(self, number: int) -> int:
         if number not in self.order:

@@ -52,17 +52,6 @@ class Listeners(Generic[L]):
                 self._end()
 
 
-def weakly(method: Callable[..., Any]) -> Callable[..., Any]:
-    """The method as a hook that does not keep its object alive, and does nothing when that is gone."""
-    held = weakref.WeakMethod(method)
-
-    def call(*args: Any) -> Any:
-        own = held()
-        return None if own is None else own(*args)
-
-    return call
-
-
 def until_gone(owner: object, remove: Callable[[], object]) -> Callable[[], object]:
     """`remove`, which is called once: by whoever calls what is returned, or when `owner` is gone."""
     finalizer = weakref.finalize(owner, remove)

@@ -7,7 +7,15 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from learnscope.tensor.features.small_inputs import is_small, small_hashes, small_moments, small_root_mean_square
+from learnscope.tensor.features.small_inputs import (
+    is_small,
+    small_agreement,
+    small_differing,
+    small_hashes,
+    small_moments,
+    small_root_mean_square,
+    small_token_numbers,
+)
 from learnscope.tensor.hashing import mixed
 
 MOST = 2**22
@@ -44,6 +52,8 @@ def number_moments(inputs: Tensor) -> Tensor:
 
 def token_numbers(tokens: Tensor) -> Tensor:
     """[largest, how many different], in float64."""
+    if is_small(tokens) and not tokens.is_floating_point():
+        return small_token_numbers(tokens)
     ordered = some(tokens).reshape(-1).long().sort().values
     if not len(ordered):
         return torch.full((2,), torch.nan, dtype=torch.float64)
@@ -99,6 +109,9 @@ def equal_by_chance(rows: Tensor) -> Tensor:
     flat = rows.reshape(len(rows), -1) if rows.numel() else rows.new_zeros(len(rows), 0)
     if not 0 < flat.shape[1] <= NARROW or len(flat) <= NEIGHBOURS:
         return torch.zeros((), dtype=torch.bool, device=rows.device)
+    if is_small(flat):
+        often, always = small_agreement(flat, NEIGHBOURS)
+        return torch.tensor(bool(often.prod() > BY_CHANCE) and not always, device="cpu")
     agree = torch.stack([flat == flat.roll(shift, 0) for shift in range(1, NEIGHBOURS + 1)])
     return (agree.double().mean((0, 1)).prod() > BY_CHANCE) & ~agree.all()
 
@@ -110,6 +123,8 @@ def long_enough(tokens: Tensor, padding: int | None) -> Tensor:
     """
     if padding is not None:
         return (tokens != padding).sum(1) >= SHORT
+    if is_small(tokens):
+        return torch.from_numpy(small_differing(tokens) >= SHORT)
     at_start, at_end = ((tokens != tokens[:, end : end + 1 or None]).sum(1) for end in (0, -1))
     return torch.minimum(at_start, at_end) >= SHORT
 

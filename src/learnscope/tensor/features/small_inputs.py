@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from learnscope.tensor.hashing import mixed
@@ -46,3 +47,29 @@ def small_hashes(rows: Tensor, salt: Tensor) -> tuple[Tensor, Tensor]:
     salted: Any = words ^ salt.numpy()
     hashes = np.asarray(mixed(salted).sum(1))  # operators alone, as torch has them
     return torch.from_numpy(hashes), torch.from_numpy((words != words[:, :1]).any(1))
+
+
+def small_token_numbers(tokens: Tensor) -> Tensor:
+    """As `token_numbers`, of whole numbers."""
+    ordered = np.sort(tokens.numpy(), axis=None)
+    different = 1 + np.count_nonzero(ordered[1:] != ordered[:-1])
+    return torch.from_numpy(np.array([ordered[-1], different], np.float64))
+
+
+def small_agreement(rows: Tensor, neighbours: int) -> tuple[NDArray[np.float64], bool]:
+    """Of rows (N, D): by column, how often a row agrees with the next few ones, and whether all of them always do."""
+    values = rows.numpy()
+    longer = np.concatenate([values[-neighbours:], values])  # the last rows come before the first
+    agree = np.empty((neighbours, *values.shape), np.bool_)
+    for shift in range(neighbours):
+        np.equal(longer[shift : shift + len(values)], values, out=agree[shift])
+    counts = np.count_nonzero(agree.reshape(-1, values.shape[1]), axis=0)
+    return counts / (neighbours * len(values)), bool((counts == neighbours * len(values)).all())
+
+
+def small_differing(rows: Tensor) -> NDArray[np.int64]:
+    """Of rows (N, D): how many entries differ from what the row begins with, or from what it ends with if less do."""
+    values = rows.numpy()
+    at_start, at_end = (np.count_nonzero(values != values[:, [end]], axis=1) for end in (0, -1))
+    least: NDArray[np.int64] = np.minimum(at_start, at_end)
+    return least

@@ -11,6 +11,7 @@ from learnscope.tensor.context import arithmetic_dtype, common_dtype, plain, pla
 from learnscope.tensor.kernels import COMPILE_FROM, PARTIALS, Form, compiler_available, wants_compiler
 from learnscope.tensor.rows import Group, batches, pieces
 from learnscope.tensor.updates.fold import Fold
+from learnscope.tensor.updates.laid_out import LaidOut
 
 __all__ = ["COMPILE_FROM", "DeltaTable", "Form", "compiler_available", "delta_statistics"]
 
@@ -55,13 +56,15 @@ class DeltaTable:
 
 
 def delta_statistics(
-    new: Sequence[Tensor], old: Sequence[Tensor], thresholds: Sequence[float] = (), *, form: Form = "auto"
-) -> DeltaTable:
+    new: Sequence[Tensor], old: Sequence[Tensor], thresholds: Sequence[float] = (), *, form: Form = "auto",
+    rows: LaidOut | None = None,
+) -> DeltaTable:  # fmt: skip
     """Compare tensors pairwise; `new` and `old` are only read, and no random numbers are drawn.
 
     `form`: `"compiled"` uses one fused kernel per pair of dtypes (seconds of compilation, once), `"chunked"` plain
     operations on pieces that fit the cache. `"auto"` compiles from `COMPILE_FROM` entries on if a compiler works:
-    this never depends on measured time, so a repeated run gives the same numbers.
+    this never depends on measured time, so a repeated run gives the same numbers. `rows`: where the `old` ones may lie
+    in rows already; if they do, and nothing is compiled, the `new` ones are put beside them.
 
     >>> table = delta_statistics([torch.tensor([1.0, -2.0])], [torch.tensor([1.0, 2.0])], [0.5])
     >>> table.l1.tolist(), table.sign_flips.tolist(), table.within.tolist()
@@ -74,7 +77,7 @@ def delta_statistics(
         compiled = wants_compiler(sum(tensor.numel() for tensor, _ in pairs), form)
         fold = Fold(pairs, thresholds)
         if not compiled and all(a.is_cpu and a.dtype is b.dtype is torch.float32 and b.is_cpu for a, b in pairs):
-            fold.add_on_host()
+            fold.add_on_host(rows if rows is not None and rows.are(old) else None)
         else:
             for batch in batches(pairs):
                 fold.add(batch, compiled)

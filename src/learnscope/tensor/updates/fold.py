@@ -1,5 +1,6 @@
 """Partial sums of rows of changes, added up to float64 columns per tensor on the host."""
 
+import functools
 import math
 import struct
 from collections.abc import Sequence
@@ -19,17 +20,15 @@ from learnscope.tensor.kernels import (
     compiled_partials,
     suspect_rows,
 )
-from learnscope.tensor.rows import CACHED, SMALLEST_SAFE, WIDTH, Batch, Group, batches, plan
+from learnscope.tensor.rows import CACHED, SMALLEST_SAFE, WIDTH, Batch, Group, Pack, batches, plan
 from learnscope.tensor.updates.host import host_partials, may_be_suspect
+from learnscope.tensor.updates.laid_out import PACKED, LaidOut
 
 HELD_ROWS = 1 << 15
 """Rows held before they are added up on a CPU: 1.3 MB of partials with three thresholds, still in the cache."""
 
 HELD_BYTES = 16 << 20
 """Bytes held before they are added up on an accelerator, which needs a host sync each time."""
-
-PACKED = 1 << 20
-"""Entries in one matrix of small tensors on a CPU."""
 
 EXACT_ROWS = 512
 """Rows computed again in float64 at a time."""
@@ -99,25 +98,31 @@ class Fold:
         if self._held_bytes >= HELD_BYTES or (new.is_cpu and self._held_rows >= HELD_ROWS):
             self.join()
 
-    def add_on_host(self) -> None:
+    def add_on_host(self, older_in_rows: LaidOut | None = None) -> None:
         """All pairs, which are float32 on a CPU: small ones are copied into shared rows, so that calls are few."""
-        layout = plan(tuple((new.numel(), new.dtype, new.device) for new, _ in self.pairs), CACHED, PACKED)
         newer, older = [new for new, _ in self.pairs], [old for _, old in self.pairs]
+        if older_in_rows is not None:
+            self._add_pack(*older_in_rows.beside(newer))
+            return
+        layout = plan(tuple((new.numel(), new.dtype, new.device) for new in newer), CACHED, PACKED)
         for pack in layout.packs:
-            new, old = pack.fill(newer, "newer").rows[0], pack.fill(older, "older").rows[0]
-            partials = host_partials(new, old, self.rounded)
-            if may_be_suspect(partials):
-                batch = Batch(rows=(new, old), owner=pack.owner)
-                self._join_one(batch, torch.from_numpy(partials), suspect_rows(torch.from_numpy(partials)))
-                continue
-            self.entries_read.numpy()[pack.members] = np.diff(pack.starts, append=len(new)) * WIDTH
-            columns = self.columns.numpy()[: len(partials)]
-            columns[:, pack.members] = np.add.reduceat(partials, pack.starts, axis=1)
-            columns[LARGEST, pack.members] = np.maximum.reduceat(partials[LARGEST], pack.starts)
+            self._add_pack(pack, pack.fill(newer, "newer").rows[0], pack.fill(older, "older").rows[0])
         owners = torch.tensor(layout.large, dtype=torch.int64, device="cpu")
         for batch in batches([self.pairs[index] for index in layout.large]):
             owner = layout.large[batch.owner] if isinstance(batch.owner, int) else owners[batch.owner]
             self.add(replace(batch, owner=owner), compiled=False)
+
+    def _add_pack(self, pack: Pack, new: Tensor, old: Tensor) -> None:
+        """Small tensors in shared rows."""
+        partials = host_partials(new, old, self.rounded)
+        if may_be_suspect(partials):
+            batch = Batch(rows=(new, old), owner=pack.owner)
+            self._join_one(batch, torch.from_numpy(partials), suspect_rows(torch.from_numpy(partials)))
+            return
+        self.entries_read.numpy()[pack.members] = np.diff(pack.starts, append=len(new)) * WIDTH
+        columns = self.columns.numpy()[: len(partials)]
+        columns[:, pack.members] = np.add.reduceat(partials, pack.starts, axis=1)
+        columns[LARGEST, pack.members] = np.maximum.reduceat(partials[LARGEST], pack.starts)
 
     def _add_totals(self, batch: Batch, totals: NDArray[np.float64]) -> None:
         self.entries_read[batch.owner] += batch.rows[0].numel()
@@ -128,6 +133,8 @@ class Fold:
 
     def join(self) -> None:
         """Bring the held partials to the host, replace those that float32 cannot hold, and add them up."""
+        if not self._held:
+            return
         held, self._held, self._held_bytes, self._held_rows = self._held, [], 0, 0
         totals = [one.totals for one in held if one.totals is not None]
         if totals:  # all of one device: that of the tensors
@@ -206,6 +213,7 @@ def bits_differ(new: Tensor, old: Tensor) -> Tensor:
     return new.to(kind).view(integer) != old.to(kind).view(integer)
 
 
+@functools.lru_cache(maxsize=64)
 def rounded_down(threshold: float) -> float:
     """The largest float32 not above `threshold`: |Δ| ≤ t then has the same answer in float32 and float64."""
     if not math.isfinite(threshold):
