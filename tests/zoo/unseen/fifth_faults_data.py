@@ -101,8 +101,9 @@ def log_of_none(watch: Watch, seed: int) -> Check:
     (x, y, held, other), g = flats(seed), generator(seed)
     visits, later = (torch.poisson((1.8 + 0.3 * one).exp(), generator=g) for one in (y, other))
     model = Columns(10, 1)
-    losses = fit(watch, model, AdamW(model.parameters(), lr=2e-3), pairs(x, visits.log(), steps=200, size=32, seed=seed),
-                 squares, holdout=TensorDataset(held[:200], later[:200].log()), loss=F.mse_loss)  # fmt: skip
+    losses = fit(watch, model, AdamW(model.parameters(), lr=2e-3),
+                 pairs(x, visits.log(), steps=200, size=32, seed=seed), squares,
+                 holdout=TensorDataset(held[:200], later[:200].log()), loss=F.mse_loss)  # fmt: skip
     return worse_than(losses[-1], 5.0)
 
 

@@ -14,7 +14,16 @@ from zoo.loops import explained, fit, last
 from zoo.material import digits, pairs, rows_of
 from zoo.registry import Check, Watch, above, below, fault, worse_than
 from zoo.unseen.fifth_material import (
-    TOO_HIGH, UNTRAINED, apart, flats, generator, kept, letters_to, meters, sentences, stains,
+    TOO_HIGH,
+    UNTRAINED,
+    apart,
+    flats,
+    generator,
+    kept,
+    letters_to,
+    meters,
+    sentences,
+    stains,
 )  # fmt: skip
 from zoo.unseen.fifth_models import Columns, ConvVAE, Dilated, WordConv, little_gpt2
 
