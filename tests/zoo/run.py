@@ -1,7 +1,7 @@
 """Run the zoo and print what the findings say of each case.
 
     python tests/zoo/run.py [--only NAME …] [--faults | --healthy]
-        [--half tuning|judged|unseen|blind|second|third|fourth]
+        [--half tuning|judged|unseen|blind|second|third|fourth|fifth]
         [-j 2] [--quick] [--keep] [--again FILE] [--trainings FOLDER]
 
 `--only` takes parts of names. `--quick` runs the first seed of each case. The verdicts are written as JSON, by default

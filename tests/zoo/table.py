@@ -28,7 +28,7 @@ def share(part: int, whole: int) -> str:
     return f"{part} of {whole} ({part / whole:.0%})" if whole else "none"
 
 
-PARTS = ("tuning", "judged", "unseen", "blind", "second", "third", "fourth")
+PARTS = ("tuning", "judged", "unseen", "blind", "second", "third", "fourth", "fifth")
 
 
 def figures(cases: Sequence[Case], verdicts: Sequence[Verdict]) -> list[tuple[str, ...]]:
@@ -96,7 +96,10 @@ def counted(words: Iterable[str]) -> str:
 
 def as_markdown(cases: Sequence[Case], verdicts: Sequence[Verdict]) -> str:
     runs = by_name(verdicts)
-    lines = ["| | tuning half | judged half | unseen | blind | second | third | fourth | all |", "|---" * 9 + "|"]
+    lines = [
+        "| | tuning half | judged half | unseen | blind | second | third | fourth | fifth | all |",
+        "|---" * 10 + "|",
+    ]
     lines += [f"| {' | '.join(row)} |" for row in figures(cases, verdicts)]
     lines += [
         "",
