@@ -32,7 +32,11 @@ class Listening:
         it compiled again."""
         self._of_losses: list[Bound] = []
         self._loss = engine.safely(self._on_loss)
-        self._forwards = Forwards(engine.subject.model, engine.safely)
+        self._forwards = Forwards(engine.subject.model, engine.safely, self._held)
+
+    def _held(self) -> list[Tensor]:
+        groups = [group for optimizer in self._subject.optimizers for group in optimizer.param_groups]
+        return [p for group in groups for p in group["params"]]
 
     def plan(self, due: Sequence[Bound]) -> None:
         """Begin to listen for the probes that are due at the coming step, or stop."""
