@@ -6,6 +6,7 @@ import numpy as np
 
 from learnscope.findings import analysis
 from learnscope.findings.evidence import evidence_over
+from learnscope.findings.gradients.unread import unread_embeddings
 from learnscope.quantities.features import Inputs
 from learnscope.quantities.outputs import Loss
 from learnscope.reading.cuts import Cuts
@@ -15,10 +16,12 @@ from learnscope.record import Evidence, Finding
 from learnscope.store.reader import RunReader
 
 STUCK = (
-    "not_learning", "labels_unrelated", "plateau", "majority_guess", "dead_units", "zero_gradients", "not_moving",
-    "vanishing", "exploding_initialisation", "worsening", "learning_rate_too_low", "not_generalising", "memorised",
+    "not_learning", "labels_unrelated", "plateau", "majority_guess", "not_moving", "vanishing", "worsening",
+    "learning_rate_too_low", "not_generalising", "memorised",
 )  # fmt: skip
 """What a model shows whose outputs do not depend on its inputs."""
+OF_COPIES = (*STUCK, "dead_units", "zero_gradients", "exploding_initialisation")
+"""What copies of one unit lead to besides: they die together."""
 SAME = 1e-4
 """Spread over the examples, in units of the size of the outputs, below which they are the same for all."""
 
@@ -44,7 +47,7 @@ def copied_units(reader: RunReader, cuts: Cuts) -> list[Finding]:
             evidence=Evidence(probe="run.json", name="alike", n=len(names), value=float(len(names))),
             scopes=names,
             cause=True,
-            explains=STUCK,
+            explains=OF_COPIES,
             since=1,
         )
     ]
@@ -57,7 +60,9 @@ def same_outputs(reader: RunReader, cuts: Cuts) -> list[Finding]:
     spread, size = (series(reader, q, data="train").finite for q in (Inputs.output_spread, Inputs.output_rms))
     _, ours, theirs = np.intersect1d(spread.steps, size.steps, return_indices=True)
     share = spread.values[ours] / np.maximum(size.values[theirs], 1e-300)
-    if len(share) < 2 * cuts.measurements or share.max() > SAME or not size.values.any() or _same_inputs(reader):
+    if len(share) < 2 * cuts.measurements or share.max() > SAME or not size.values.any():
+        return []
+    if _same_inputs(reader) or unread_embeddings(reader, cuts):  # of which others say more
         return []
     steps, most = (int(spread.steps[0]), int(spread.steps[-1])), float(share.max())
     return [

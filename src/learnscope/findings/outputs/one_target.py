@@ -5,6 +5,7 @@ from __future__ import annotations
 from learnscope.findings import analysis
 from learnscope.findings.evidence import evidence_over
 from learnscope.quantities.features import Inputs
+from learnscope.quantities.outputs import Objective
 from learnscope.reading.course.chance import NUMBER_LOSSES, main_function
 from learnscope.reading.course.movement import optimizers_of
 from learnscope.reading.cuts import Cuts
@@ -27,7 +28,8 @@ def one_target(reader: RunReader, cuts: Cuts) -> list[Finding]:
     found, function = series(reader, Inputs.gradient_disorder).finite, main_function(reader)
     if len(found) < 2 * cuts.measurements or found.values.max() > IN_ORDER or len(optimizers_of(reader)) > 1:
         return []  # one of two players has the same target for all
-    if function and function not in NUMBER_LOSSES:
+    told = (series(reader, Objective.broadcast).finite.values > 1).any()  # by what the loss function was given
+    if told or (function and function not in NUMBER_LOSSES):
         return []
     steps, most = (int(found.steps[0]), int(found.steps[-1])), float(found.values.max())
     return [

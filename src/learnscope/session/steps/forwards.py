@@ -8,8 +8,9 @@ after the session has opened nothing is seen, of one that was compiled before wh
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,16 +19,18 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from learnscope.core.forwards import ForwardCall, described
 from learnscope.model.features.given import first_input, is_compiled, is_only_input, padding_token
+from learnscope.model.features.output_graph import CalledModules, parameter_uses
 from learnscope.model.guard import is_guarded
-from learnscope.session.steps.output_graph import CalledModules, follow_backward, look_at_graph
 from learnscope.task import unwrap
 from learnscope.task.shapes import logits_in
 from learnscope.tensor.context import plain_arithmetic
 from learnscope.tensor.features.inputs import norm_drifts, root_mean_square
-from learnscope.tensor.features.outputs import output_numbers
+from learnscope.tensor.features.outputs import gradient_disorder, output_numbers
 from learnscope.tensor.features.small_inputs import is_small
 
 Safely = Callable[[Callable[..., Any]], Callable[..., Any]]
+ROWS = 8, 4096
+"""Examples of a batch between which the gradient of one output each is looked at."""
 GRAPHS = 2
 """Looked-at steps, from the first on, whose outputs' graphs are gone through: a model is put together once."""
 
@@ -145,3 +148,26 @@ def batch_norms(model: nn.Module) -> dict[str, _BatchNorm]:
     """Those that keep running statistics, by name inside of the model's wrappers."""
     named = unwrap(model).named_modules()
     return {name: m for name, m in named if isinstance(m, _BatchNorm) and m.track_running_stats}
+
+
+def look_at_graph(call: ForwardCall, outputs: Tensor, parameters: Collection[int], modules: CalledModules) -> None:
+    """Notes in a call what its outputs come from."""
+    found = parameter_uses(outputs) if outputs.grad_fn is not None else None
+    if found is None:
+        return
+    uses, leaves = found
+    call.outside = sum(leaf.numel() for leaf in leaves if isinstance(leaf, nn.Parameter) and id(leaf) not in parameters)
+    if not torch.is_autocast_enabled(outputs.device.type):  # which uses one cast of a weight for all calls
+        call.lost_calls = modules.lost(uses)
+
+
+def follow_backward(call: ForwardCall, outputs: Tensor) -> None:
+    """Note, when a backward comes by outputs of one number an example, whether it knows of more than the outputs."""
+    followed = outputs.requires_grad and not outputs.is_leaf and outputs.is_floating_point()
+    if followed and outputs.ndim and outputs.numel() == len(outputs) and ROWS[0] <= len(outputs) <= ROWS[1]:
+        outputs.register_hook(partial(_come_by, call, outputs.detach().clone()))
+
+
+def _come_by(call: ForwardCall, outputs: Tensor, gradient: Tensor) -> None:
+    if not torch.compiler.is_compiling():
+        call.disorder = gradient_disorder(outputs, gradient.detach())

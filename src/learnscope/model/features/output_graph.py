@@ -1,21 +1,14 @@
-"""Where a model's outputs come from, by their autograd graph, and what a backward brings to them."""
+"""Where a model's outputs come from, by their autograd graph."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from functools import partial
+from collections.abc import Mapping
 from typing import Any
 
-import torch
 from torch import Tensor, nn
-
-from learnscope.core.forwards import ForwardCall
-from learnscope.tensor.features.outputs import gradient_disorder
 
 MOST_NODES = 20_000
 """Nodes of a graph that are visited: of a larger one nothing is said."""
-ROWS = 8, 4096
-"""Examples of a batch between which the gradient of one output each is looked at."""
 
 
 class CalledModules:
@@ -67,26 +60,3 @@ def parameter_uses(outputs: Tensor) -> tuple[dict[int, int], list[Tensor]] | Non
             else:
                 uses[id(leaf)], leaves[id(leaf)] = uses.get(id(leaf), 0) + 1, leaf
     return uses, list(leaves.values())
-
-
-def look_at_graph(call: ForwardCall, outputs: Tensor, parameters: Collection[int], modules: CalledModules) -> None:
-    """Notes in a call what its outputs come from."""
-    found = parameter_uses(outputs) if outputs.grad_fn is not None else None
-    if found is None:
-        return
-    uses, leaves = found
-    call.outside = sum(leaf.numel() for leaf in leaves if isinstance(leaf, nn.Parameter) and id(leaf) not in parameters)
-    if not torch.is_autocast_enabled(outputs.device.type):  # which uses one cast of a weight for all calls
-        call.lost_calls = modules.lost(uses)
-
-
-def follow_backward(call: ForwardCall, outputs: Tensor) -> None:
-    """Note, when a backward comes by outputs of one number an example, whether it knows of more than the outputs."""
-    followed = outputs.requires_grad and not outputs.is_leaf and outputs.is_floating_point()
-    if followed and outputs.ndim and outputs.numel() == len(outputs) and ROWS[0] <= len(outputs) <= ROWS[1]:
-        outputs.register_hook(partial(_come_by, call, outputs.detach().clone()))
-
-
-def _come_by(call: ForwardCall, outputs: Tensor, gradient: Tensor) -> None:
-    if not torch.compiler.is_compiling():
-        call.disorder = gradient_disorder(outputs, gradient.detach())
