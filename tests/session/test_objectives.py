@@ -51,16 +51,24 @@ def test_every_function_and_module_gives_the_same_bits_and_is_heard(function: st
     modules = {
         "cross_entropy": nn.CrossEntropyLoss, "nll_loss": nn.NLLLoss, "binary_cross_entropy": nn.BCELoss,
         "binary_cross_entropy_with_logits": nn.BCEWithLogitsLoss, "mse_loss": nn.MSELoss, "l1_loss": nn.L1Loss,
-        "smooth_l1_loss": nn.SmoothL1Loss, "huber_loss": nn.HuberLoss,
+        "smooth_l1_loss": nn.SmoothL1Loss, "huber_loss": nn.HuberLoss, "soft_margin_loss": nn.SoftMarginLoss,
+        "hinge_embedding_loss": nn.HingeEmbeddingLoss, "cosine_embedding_loss": nn.CosineEmbeddingLoss,
+        "margin_ranking_loss": nn.MarginRankingLoss, "triplet_margin_loss": nn.TripletMarginLoss,
+    }  # fmt: skip
+    signs = (torch.arange(6) % 2 * 2 - 1).float()
+    others: dict[str, list[Tensor]] = {
+        "cosine_embedding_loss": [torch.rand(6, 5), signs], "triplet_margin_loss": [torch.rand(6, 5)] * 2,
+        "margin_ranking_loss": [torch.rand(6, 5), signs[:, None].expand(6, 5)],
     }  # fmt: skip
     x = torch.rand(6, 5).log_softmax(1) if function == "nll_loss" else torch.rand(6, 5)
     y = torch.arange(6) % 5 if function in ("cross_entropy", "nll_loss") else torch.rand(6, 5)
+    rest = others.get(function, [y])
 
     def both() -> list[Tensor]:
         found = []
         for loss in (
-            lambda a: getattr(F, function)(a, y, reduction=reduction),
-            lambda a: modules[function](reduction=reduction)(a, y),
+            lambda a: getattr(F, function)(a, *rest, reduction=reduction),
+            lambda a: modules[function](reduction=reduction)(a, *rest),
         ):
             given = x.clone().requires_grad_()
             value = loss(given)
@@ -309,3 +317,22 @@ def test_columns_that_only_a_late_row_touches(last: int) -> None:
     (outputs * chosen).sum().backward()
     assert call.touched is not None
     assert call.touched.tolist() == [True] * 5 + [False]
+
+
+@pytest.mark.parametrize("broken", ["objectives.small_touched", "forwards.gradient_disorder"])
+def test_a_backward_does_not_end_because_what_is_read_there_fails(broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(f"learnscope.session.steps.{broken}", fails)
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with (
+        pytest.warns(UserWarning, match="training goes on"),
+        ls.watch(model, optimizer, probes=[ls.Objective(every=1), ls.Inputs(every=1)]),
+    ):
+        for _ in range(2):
+            optimizer.zero_grad()
+            F.mse_loss(model(torch.randn(8, 3)), torch.randn(8, 1)).backward()
+            assert model.weight.grad is not None
+            optimizer.step()

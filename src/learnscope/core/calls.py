@@ -21,6 +21,8 @@ class CallCounts:
     eval_mode_steps: int = 0
     train_mode_evaluations: int = 0
     lost_steps: int = 0
+    weights_written: int = 0
+    empty_clips: int = 0
     schedule: Counter[int] = field(default_factory=Counter)
     """How often a torch schedule was stepped between two training steps: by that number, how many steps had it."""
     has_schedule: bool = False

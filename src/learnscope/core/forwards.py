@@ -40,6 +40,14 @@ class ForwardCall:
     """Of the model's output, as `output_numbers` of `learnscope.tensor.features.outputs` gives them."""
     drifts: dict[str, Tensor] = field(default_factory=dict)
     """By batch norm layer, as `norm_drifts` gives them."""
+    fixed: set[str] = field(default_factory=set)
+    """The batch norm layers that normalise by their running statistics all the same."""
+    disorder: Tensor | None = None
+    """Of the gradient that a backward has brought to the output, as `gradient_disorder` gives it."""
+    outside: int | None = None
+    """Entries of trained tensors that the output comes from and that are not the model's; None if nobody looked."""
+    lost_calls: dict[str, float] | None = None
+    """By module that is called several times: the share of its calls that the output does not come from."""
 
 
 def described(name: str, given: Tensor, padding: int | None, *, most: int = MOST_HASHED) -> ForwardCall:

@@ -46,7 +46,7 @@ class Examples:
         return cls(_own(ids), logits.detach(), torch.as_tensor(targets).detach().clone(), inputs, _own(groups))
 
 
-Form = Literal["classes", "answers", "numbers"]
+Form = Literal["classes", "answers", "numbers", "signs", "triplets"]
 
 
 @dataclass(slots=True, kw_only=True)

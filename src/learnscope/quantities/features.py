@@ -94,6 +94,20 @@ class Inputs(Quantities):
         when="for outputs of two dimensions",
     )
     output_width = _of_inputs("how many numbers the output has for an example")
+    gradient_disorder = not_drawn(
+        "share of neighbours, by output, of which the higher one has the lower gradient, of the gradient that the "
+        "backward brought to the model's output; 0 where it is a rising function of the output alone, as with targets "
+        "that are the same for all examples", scale="share", when="for outputs of one number an example",
+    )  # fmt: skip
+    outside_parameters = not_drawn(
+        "entries of the `nn.Parameter`s that the model's output comes from and that are neither among its parameters "
+        "nor held by its optimizers",
+        when="at the first two looked-at steps, of a model that returns a tensor",
+    )
+    lost_calls = not_drawn(
+        "the largest share of the calls of one module, of several in a forward, that the model's output does not come "
+        "from: what they gave was detached, or not used", scale="share", when="with it",
+    )  # fmt: skip
     rows = not_drawn(
         "rows of the step compared by content; empty and constant ones are left out, and a batch that is given again "
         "in the same step"
@@ -117,4 +131,8 @@ class Inputs(Quantities):
     )
     norm_scale_drift = _of_layers(
         "of batch norm: median over channels of |ln(running variance / batch variance)|", when=_NORMS
+    )
+    norm_fixed = _of_layers(
+        "of batch norm: 1 where it is in eval mode and normalises training batches by its running statistics, else 0",
+        when=_NORMS,
     )

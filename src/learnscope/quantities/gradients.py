@@ -33,6 +33,10 @@ class GradientFlow(Quantities):
     clip_coefficient = own_figure(
         "smallest factor by which clipping multiplied a gradient", scale="share", when="where a clip by norm was seen"
     )
+    limit_share = not_drawn(
+        "share of the entries ≠ 0 that are as large as the largest one, of the largest tensor with up to a million "
+        "entries: a clip by value, or the sign alone, leaves many", scale="share",
+    )  # fmt: skip
     zero_share = _entries("share of entries that are 0", scale="share")
     nan = _entries("entries that are NaN")
     inf = _entries("entries that are ±∞")

@@ -138,9 +138,10 @@ class Objective(Quantities):
     )  # fmt: skip
     predicted_share = _share("the same of this step's predictions", kinds=("class",), when="for up to 100 classes")
     targets_out_of_range = _share(
-        "share of counted targets that are no class: below 0, or not below `classes`; of yes/no answers, outside 0…1",
-        when="for classes",
-    )
+        "share of counted targets that are no class: below 0, or not below `classes`; of yes/no answers, outside 0…1; "
+        "of losses that want −1 and 1, anything else", when="for classes and signs",
+    )  # fmt: skip
+    negative_targets = _share("share of the targets that are −1", when="for losses that want −1 and 1")
     probability_rows = _share(
         "share of the outputs given as logits (rows, for classes) that are all in 0…1 and, of classes, add up to 1 "
         "± 0.004: softmax or sigmoid was applied already", when="for cross_entropy and yes/no answers from logits",

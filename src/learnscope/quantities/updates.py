@@ -116,6 +116,12 @@ class LoopCalls(Quantities):
         "steps whose backward found a part of the model that trains in eval mode: batch norms with trained parameters, "
         "and dropouts between trained parameters, if the module that contains them is in eval mode too"
     )
+    weights_written = _calls(
+        "steps before which something else than their optimizer had written the weights since its last step: a "
+        "checkpoint that is loaded, an average that is put in, a bound; also a probe that changes weights and puts "
+        "them back. Writes through `.data` leave no trace"
+    )
+    empty_clips = _calls("clips by norm that were given no tensor at all, as of an iterator that is used up")
     train_mode_evaluations = _calls(
         "forwards of the model under `no_grad` or `inference_mode` with a dropout or batch norm in training mode; null "
         "of a model that was compiled before"

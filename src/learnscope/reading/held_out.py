@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
+
+from numpy.typing import NDArray
 
 from learnscope.quantities.outputs import Holdout
 from learnscope.reading.course.trainers import TRAINING_SET, holdout_source
-from learnscope.reading.gather import Series, as_series, rows
+from learnscope.reading.gather import Series, as_series, labels_of, rows
+from learnscope.store.backend import RunError
 from learnscope.store.reader import RunReader
 
 LABEL = "loss"
@@ -51,3 +55,15 @@ def held_out_loss(reader: RunReader, probe: str | None = None) -> HeldOutLoss:
     labels = frame[LABEL].where(frame[LABEL].notna(), "")
     last = str(labels.iloc[-1])
     return HeldOutLoss(as_series(frame[labels == last]), last or None, sampled)
+
+
+def held_labels(reader: RunReader) -> NDArray[Any] | None:
+    """The targets of the holdout, where they were kept."""
+    for label in labels_of(reader, Holdout):
+        try:
+            labels = reader.arrays(label).get("labels")
+        except (KeyError, RunError):  # nothing was kept, or its file is gone
+            labels = None
+        if labels is not None and labels.size:
+            return labels
+    return None

@@ -20,6 +20,7 @@ from learnscope.names import optimizer_groups, resolve
 from learnscope.record import SCHEMA_VERSION
 from learnscope.redaction import redacted
 from learnscope.task import unwrap
+from learnscope.tensor.weights.alike import units_alike
 
 
 def new_manifest(
@@ -63,6 +64,7 @@ def describe_model(subject: Subject) -> dict[str, Any]:
         "layer_parameters": {name: sum(subject.parameters[i].numel() for i in layers[name]) for name in layers},
         # for layers whose names are only numbers
         "layer_types": {name: type(modules[module_of[name]]).__name__ for name in layers if module_of[name] in modules},
+        "alike": [name for name, p in named if units_alike(p)],
         "dropout": {name: m.p for name, m in modules.items() if isinstance(m, _DropoutNd) and m.p > 0},
         "outside_known_stacks": sorted({resolve(name).layer for name, _ in named if not resolve(name).recognised}),
     }

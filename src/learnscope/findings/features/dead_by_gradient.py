@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from learnscope.findings import analysis, findings_of
@@ -35,6 +37,8 @@ def dead_by_gradient(reader: RunReader, cuts: Cuts) -> list[Finding]:
     after = norms.values[:, last + 1 :]
     if not after.size or not (np.nan_to_num(after) > 0).any():
         return []
+    if _whole_branch(names, norms.scopes):
+        return []
     course, found = loss_course(reader), guessing(reader)
     stuck = (found is not None and found.better is False) or (course is not None and course.flat(cuts.little_gain))
     stuck = stuck or bool(findings_of(posterior_collapse, reader, cuts))
@@ -67,3 +71,10 @@ def dead_by_gradient(reader: RunReader, cuts: Cuts) -> list[Finding]:
             since=steps[0],
         )
     ]  # fmt: skip
+
+
+def _whole_branch(names: Sequence[str], layers: Sequence[str]) -> bool:
+    """Whether the layers are all of one part of the model: it is what the loss is given of it that has no slope."""
+    parts = {name.split(".")[0] for name in names}
+    inside = [layer for layer in layers if layer.split(".")[0] in parts]
+    return len(inside) >= 2 * len(parts) and set(inside) == set(names)

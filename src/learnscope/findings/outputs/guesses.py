@@ -18,7 +18,7 @@ from learnscope.findings.outputs.posterior import rebuilds_inputs
 from learnscope.findings.ruled_out import gradients_arrive, rate_is_right, said, steps_reach
 from learnscope.quantities.features import Inputs
 from learnscope.quantities.outputs import Loss, Objective
-from learnscope.reading.course.chance import Guessing, guessing, last_of, one_question
+from learnscope.reading.course.chance import TRIPLETS, Guessing, guessing, last_of, one_question
 from learnscope.reading.course.loss_course import Course, loss_course
 from learnscope.reading.course.movement import moves_of, optimizers_of, reach_of
 from learnscope.reading.course.pace import hardly_begun
@@ -43,6 +43,7 @@ NOT_THE_DATA = (
     "A model that does not get its inputs, or is too small for the task: train it on ten examples alone. If it can "
     "memorise these, the targets do not belong to their inputs; if not, it is the model."
 )
+EXCHANGED = "The near one and the far one are exchanged: triplet_margin_loss takes anchor, positive, negative."
 UNREAD = (
     "Look at the attention mask: in some modules of torch True means that a token is left out, in others that it is "
     "kept. Then at what is taken of the sequence (the mean, the last place), and at anything that is multiplied by 0."
@@ -203,7 +204,7 @@ def labels_unrelated(reader: RunReader, cuts: Cuts) -> list[Finding]:
             explains=["not_learning", "plateau", "memorised", "not_generalising", "overfitting", "worsening",
                       *(["zero_gradients", "not_moving"] if unread else [])],
             ruled_out=said(rate_is_right(reader), gradients_arrive(reader)),
-            alternatives=[] if empty else [NOT_THE_DATA],
+            alternatives=[] if empty else [NOT_THE_DATA, *([EXCHANGED] if found.chance.function == TRIPLETS else [])],
             since=int(course.steps[0]),
         )
     ]  # fmt: skip

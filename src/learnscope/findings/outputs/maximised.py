@@ -9,6 +9,7 @@ import numpy as np
 
 from learnscope.findings import analysis
 from learnscope.findings.evidence import evidence_over
+from learnscope.findings.outputs.held_out.wrong_way import wrong_way
 from learnscope.findings.ruled_out import said
 from learnscope.quantities.outputs import Loss
 from learnscope.reading.course.chance import chance_of, guessed_course, guessing, logged_over_mean
@@ -48,7 +49,7 @@ def loss_maximised(reader: RunReader, cuts: Cuts) -> list[Finding]:
         return (
             [_finding(reader, course, f"{why}{wrong}", sure=bool(wrong))] if wrong or _never_fell(course, cuts) else []
         )
-    return []
+    return wrong_way(reader, logged, cuts)
 
 
 def _rises_from_start(course: Course) -> bool:

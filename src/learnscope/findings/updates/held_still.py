@@ -9,9 +9,10 @@ import numpy as np
 from learnscope.findings import analysis
 from learnscope.findings.evidence import evidence_over
 from learnscope.findings.updates.rates import Group, groups_of
-from learnscope.quantities.updates import LearningRate
-from learnscope.reading.course.movement import highest_rates
+from learnscope.quantities.updates import LearningRate, LoopCalls
+from learnscope.reading.course.movement import highest_rates, moves_of, optimizers_of
 from learnscope.reading.cuts import Cuts
+from learnscope.reading.gather import series
 from learnscope.reading.words import between, count, listed, num
 from learnscope.record import Evidence, Finding
 from learnscope.store.reader import RunReader
@@ -25,6 +26,39 @@ ADAPTERS = ("lora_", ".base_layer.", "adapter", "prompt", "prefix")
 """Parts of the names of parameters of models of which little is trained on purpose."""
 MOST = 0.5
 """Share of the parameters from which a group is most of a model."""
+
+
+@analysis(place=9, check="anything to train", needs=[LoopCalls.steps], described=["model"])
+def nothing_trainable(reader: RunReader, cuts: Cuts) -> list[Finding]:
+    """Steps of an optimizer that holds the model's parameters, none of which asks for a gradient."""
+    model: dict[str, Any] = reader.manifest.get("model") or {}
+    steps, moves = series(reader, LoopCalls.steps).finite, moves_of(reader)
+    backwards = series(reader, LoopCalls.backwards).finite
+    parameters = int(model.get("parameters") or 0)
+    held = sum(int(group.get("tensors") or 0) for each in optimizers_of(reader) for group in each.get("groups") or [])
+    all_frozen = parameters > 0 and int(model.get("frozen_parameters") or 0) == parameters
+    if not all_frozen or not held or len(steps) < cuts.measurements or backwards.values.any():
+        return []
+    if moves is not None and moves.ratio.any():
+        return []
+    span, total = (int(steps.steps[0]), int(steps.steps[-1])), int(steps.values.sum())
+    return [
+        Finding(
+            kind="frozen",
+            severity="critical",
+            title=f"Nothing of the model is trained: all of its {count(parameters, 'parameter')} are frozen",
+            detail=f"requires_grad is False for every tensor of it, and no backward has reached one in "
+            f"{count(total, 'step')} ({between(*span)}): the optimizer holds tensors without gradients and does "
+            "nothing.",
+            advice="Look at what froze them: adapters that were loaded for inference (inference_mode, "
+            "is_trainable=False), requires_grad_(False) on more than was meant, a part that was to be trained and was "
+            "added later. A loss that has to be told to need a gradient (requires_grad_) is a sign of it.",
+            evidence=evidence_over(span, steps.probe, LoopCalls.backwards, total, 0.0),
+            cause=True,
+            explains=[*STUCK, "not_moving", "no_gradient", "zero_gradients", "steps_without_backward", "dead_adapters"],
+            since=span[0],
+        )
+    ]
 
 
 @analysis(place=41, check="output layer that is not trained", needs=[LearningRate.learning_rate], described=["model"])

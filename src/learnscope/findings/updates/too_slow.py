@@ -10,10 +10,10 @@ from learnscope.findings.ruled_out import gradients_arrive, said
 from learnscope.findings.updates.rate_level import STANDSTILL, rate_too_low
 from learnscope.quantities.outputs import Loss
 from learnscope.quantities.updates import LearningRate, ParameterChange
-from learnscope.reading.course.chance import guessing
+from learnscope.reading.course.chance import Guessing, guessing
 from learnscope.reading.course.loss_course import Course, loss_course
 from learnscope.reading.course.movement import highest_rates, moves_of, reach_of
-from learnscope.reading.course.pace import hardly_begun, pace_of, unseen
+from learnscope.reading.course.pace import Pace, hardly_begun, pace_of, unseen
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.words import count, num, percent
 from learnscope.record import Finding
@@ -30,16 +30,9 @@ def too_slow(reader: RunReader, cuts: Cuts) -> list[Finding]:
     """A loss that falls slowly and steadily, is no better than guessing, and weights that have hardly moved."""
     course, guessed, pace, moves = loss_course(reader), guessing(reader), pace_of(reader), moves_of(reader)
     reach = reach_of(reader)
-    if (
-        course is None
-        or pace is None
-        or moves is None
-        or reach is None
-        or guessed is None
-        or guessed.better is not False
-    ):
+    if course is None or pace is None or moves is None or reach is None or not _unlearned(guessed, course, pace, cuts):
         return []
-    on_its_way = course.improved and _still_falls(course)
+    on_its_way = guessed is None or (course.improved and _still_falls(course))
     if not hardly_begun(reader, cuts) or not (on_its_way or unseen(pace, cuts)):
         return []
     if float(np.median(reach.elasticity)) < cuts.weak_elasticity * abs(course.start.value):
@@ -55,9 +48,9 @@ def too_slow(reader: RunReader, cuts: Cuts) -> list[Finding]:
             severity="warning",
             title=f"The learning rate, {num(rate)}, is too low for this run: weights moved by {percent(pace.way)} in "
             "all",
-            detail=f"The loss went from {num(course.start.value)} to {num(course.end.value)} and is no better than "
-            "guessing yet. To first order all steps together could change it by "
-            f"{num(pace.could * abs(course.start.value))} (Σ‖Δ‖‖g‖), and it has lost "
+            detail=f"The loss went from {num(course.start.value)} to {num(course.end.value)}"
+            f"{' and is no better than guessing yet' if guessed is not None else ''}. To first order all steps "
+            f"together could change it by {num(pace.could * abs(course.start.value))} (Σ‖Δ‖‖g‖), and it has lost "
             f"{num(course.start.value - course.end.value)}: each step goes where the gradient points, and they are "
             f"small, ‖Δ‖/‖W‖ = {num(per_step)} (median of {count(len(moves), 'measurement')}).",
             advice="Raise the learning rate 10 to 100 times (an update of 0.1 % of the weights a step is usual; SGD "
@@ -70,6 +63,13 @@ def too_slow(reader: RunReader, cuts: Cuts) -> list[Finding]:
             since=int(course.steps[0]),
         )
     ]
+
+
+def _unlearned(guessed: Guessing | None, course: Course, pace: Pace, cuts: Cuts) -> bool:
+    """No better than guessing; where that is not known, a loss that stays, and steps that could not change it."""
+    if guessed is not None:
+        return guessed.better is False
+    return course.flat(cuts.little_gain) and pace.could < cuts.slow_gain
 
 
 def _still_falls(course: Course) -> bool:

@@ -21,6 +21,7 @@ ONE_EXAMPLE = "no output of several examples was seen"
 NO_SPREAD = "an output is 0 or not finite, or all are equal"
 NO_LIST = "the output of an example is not a short list of finite numbers"
 _SPREADS = (Q.output_spread, Q.output_cosine, Q.output_rank, Q.output_confidence, Q.output_width)
+NO_ORDER = "the gradient is the same for all examples, or not finite"
 NO_FINITE = "no input is finite"
 NO_ROW = "no row can be compared: they are empty, constant, or equal by chance (few columns of few values)"
 TOO_SHORT = "rows of few whole numbers are equal by chance"
@@ -87,6 +88,17 @@ def spread_columns(numbers: Numbers) -> list[Column]:
     ]
 
 
+def graph_columns(calls: Sequence[ForwardCall]) -> list[Column]:
+    """What backward passes brought to outputs, and what these come from, where that was looked at."""
+    found = [float(call.disorder) for call in calls if call.disorder is not None]
+    known = [share for share in found if math.isfinite(share)]
+    columns = [Q.gradient_disorder.cells([max(known) if known else NO_ORDER])] if found else []
+    outside = [call.outside for call in calls if call.outside is not None]
+    columns += [Q.outside_parameters.column([max(outside)])] if outside else []
+    lost = [max(call.lost_calls.values(), default=0.0) for call in calls if call.lost_calls is not None]
+    return [*columns, *([Q.lost_calls.column([min(lost)])] if lost else [])]
+
+
 def row_columns(
     call: ForwardCall, hashes: NDArray[Any], duplicates: int, ever: tuple[int, int], overlap: tuple[int, int] | None,
     holdout: Mapping[str, Any] | None,
@@ -119,6 +131,7 @@ def norm_tables(calls: Sequence[ForwardCall], numbers: Numbers) -> list[Table]:
             columns = [
                 Q.norm_drift.column([float(drift[0]) for drift in drifts]),
                 Q.norm_scale_drift.column([float(drift[1]) for drift in drifts]),
+                Q.norm_fixed.column([int(name in call.fixed) for name in call.drifts]),
             ]
             return [Table("layer", list(call.drifts), columns)]
     return []

@@ -16,6 +16,7 @@ from learnscope.core.moment import Moment
 from learnscope.core.probe import At, Probe, Schedule
 from learnscope.model.features.given import given_inputs, is_compiled, padding_token
 from learnscope.probes.features.input_rows import (
+    graph_columns,
     input_columns,
     norm_tables,
     output_columns,
@@ -191,6 +192,7 @@ def _tables(
         *input_columns(calls, numbers, "train"),
         *output_columns(numbers, compiled=compiled),
         *spread_columns(numbers),
+        *graph_columns(calls),
     ]
     if first and holdout is not None and "calls" in holdout:
         columns += input_columns(holdout["calls"], holdout["numbers"], "holdout")
@@ -200,6 +202,8 @@ def _tables(
 
 def _notes(calls: Sequence[ForwardCall], holdout: Mapping[str, Any] | None, *, first: bool) -> dict[str, Any]:
     notes: dict[str, Any] = {"input": f"{calls[-1].name}: {calls[-1].form}"}
+    if lost := [name for call in calls for name in call.lost_calls or ()]:
+        notes["lost_calls"] = list(dict.fromkeys(lost))
     if first and holdout is not None and "reason" in holdout:
         notes["holdout"] = holdout["reason"]
     elif first and holdout is not None and not holdout["whole"]:

@@ -18,12 +18,13 @@ UNKNOWN_WEIGHTS = (
     "its micro-batches have unequal sizes, and how the loop weighs them is not known: say so, "
     "GradientFlow(weighted_by='number'), 'size' or 'sum'"
 )
+NO_ENTRY = "every entry is 0, or one is not finite"
 NOT_POSITIVE = "the smoothed signal is not positive"
 
 Arrays = Mapping[str, NDArray[np.float64]]
 """By tensor: Σg² before clipping (`squares`), `zeros`, `nan` and `inf`; where there is one, the `scale` of the loss,
-the `coefficients` of a clip and Σw² (`weights`). Further `noise` (ratio, noise, signal), `stability` (cosine, error) by
-layer, and `spread <kind>` (mean, variance) by scope."""
+the `coefficients` of a clip, the share of entries at the `limit` and Σw² (`weights`). Further `noise` (ratio, noise,
+signal), `stability` (cosine, error) by layer, and `spread <kind>` (mean, variance) by scope."""
 BEFORE, STEPPED, ZEROS, NAN, INF, ENTRIES = range(6)
 
 
@@ -76,6 +77,9 @@ class FlowTables:
     def _of_model(self, arrays: Arrays, numbers: NDArray[np.float64]) -> list[Column]:
         bad = int(np.count_nonzero(numbers[:, NAN] + numbers[:, INF]))
         columns = [Q.nonfinite_tensors.column([bad]), Q.without_gradient.column([self.missing])]
+        if "limit" in arrays:
+            share = float(arrays["limit"])
+            columns.append(Q.limit_share.cells([share if np.isfinite(share) else NO_ENTRY]))
         if "coefficients" in arrays:
             columns.append(Q.clip_coefficient.column([float(arrays["coefficients"].min())]))
         if "noise" not in arrays:

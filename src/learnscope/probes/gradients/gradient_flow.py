@@ -17,6 +17,7 @@ from learnscope.probes.gradients.flow_tables import FlowTables
 from learnscope.quantities.gradients import GradientFlow as Q
 from learnscope.record import Measurement, Table
 from learnscope.tensor.gradients.gradient import sum_squares
+from learnscope.tensor.gradients.limit import limit_share
 from learnscope.tensor.gradients.noise import Weighting, noise_scale_parts
 from learnscope.tensor.gradients.sketch import SIZE, sketch, sketched_cosines
 
@@ -98,6 +99,8 @@ class GradientFlow(Probe):
         numbers = {"squares": table.sum_squares, "zeros": table.zeros, "nan": table.nan, "inf": table.inf}
         if not (isinstance(gradients.scale, float) and gradients.scale == 1.0):
             numbers["scale"] = torch.as_tensor(gradients.scale, device=table.sum_squares.device).double()
+        if (share := limit_share(gradients.tensors)) is not None:
+            numbers["limit"] = share
         if gradients.coefficients is not None:
             numbers["coefficients"] = gradients.coefficients
         if micro is not None:

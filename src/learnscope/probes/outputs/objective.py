@@ -12,7 +12,13 @@ import torch
 from learnscope.core.handed import LossCall
 from learnscope.core.moment import Moment
 from learnscope.core.probe import At, Probe, Schedule
-from learnscope.probes.outputs.objective_numbers import number_shares, number_tables
+from learnscope.probes.outputs.objective_numbers import (
+    no_shares,
+    number_shares,
+    number_tables,
+    sign_tables,
+    triplet_tables,
+)
 from learnscope.probes.outputs.objective_rows import (
     Sums,
     answer_shares,
@@ -28,13 +34,25 @@ from learnscope.probes.outputs.objective_rows import (
 from learnscope.quantities.outputs import Objective as Q
 from learnscope.record import Column, Measurement, Table
 
-FUNCTIONS = "cross_entropy, nll_loss, binary_cross_entropy (with or without logits), mse, l1, smooth_l1 and huber loss"
+FUNCTIONS = (
+    "cross_entropy, nll_loss, binary_cross_entropy (with or without logits), mse, l1, smooth_l1 and huber loss, "
+    "those that want −1 and 1, and triplet_margin_loss"
+)
 UNSEEN = (
     f"no call of torch's loss functions ({FUNCTIONS}) was seen before this step; a loss that is written by hand, "
     "weighted inside of torch.nn.functional, compiled, or under torch.func is not seen"
 )
-_SO_FAR: dict[str, Any] = {"classes": class_shares, "answers": answer_shares, "numbers": number_shares}
-_TABLES: dict[str, Any] = {"classes": class_tables, "answers": answer_tables, "numbers": number_tables}
+_SO_FAR: dict[str, Any] = {
+    "classes": class_shares,
+    "answers": answer_shares,
+    "numbers": number_shares,
+    "signs": no_shares,
+    "triplets": no_shares,
+}
+_TABLES: dict[str, Any] = {
+    "classes": class_tables, "answers": answer_tables, "numbers": number_tables, "signs": sign_tables,
+    "triplets": triplet_tables,
+}  # fmt: skip
 
 
 class Objective(Probe):

@@ -51,6 +51,25 @@ def number_tables(calls: Sequence[LossCall], sums: Sequence[Sums], so_far: Seque
     return of_model(columns)
 
 
+def no_shares(_calls: Sequence[LossCall], _sums: Sequence[Sums], _state: dict[str, Any]) -> None:
+    """Of −1 and 1, and of triplets, nothing is added up."""
+
+
+def sign_tables(_calls: Sequence[LossCall], sums: Sequence[Sums], _so_far: None) -> list[Table]:
+    """Of the losses that want −1 and 1."""
+    targets, outside, below = together([each["signs"] for each in sums]).tolist()
+    return of_model([
+        Q.targets_out_of_range.cells([share(outside, targets)]), Q.negative_targets.cells([share(below, targets)])
+    ])  # fmt: skip
+
+
+def triplet_tables(_calls: Sequence[LossCall], sums: Sequence[Sums], _so_far: None) -> list[Table]:
+    """Of an anchor, what is near it and what is far; outputs that are all the same have a loss of the margin."""
+    triplets, right, _ = together([each["triplets"] for each in sums]).tolist()
+    margin = float(sums[-1]["triplets"][2])
+    return of_model([Q.objective_accuracy.cells([share(right, triplets)]), Q.constant_loss.column([margin])])
+
+
 def merged(parts: Sequence[Sequence[Array]]) -> list[Array]:
     """Count, mean and Σ(x − mean)² of several parts together (Chan, Golub and LeVeque 1979)."""
     count, mean, squares = (np.asarray(values, np.float64) for values in parts[0])

@@ -16,7 +16,7 @@ from learnscope.record import Measurement, Table
 
 _COUNTED = (
     Q.steps, Q.backwards, Q.uncleared_steps, Q.cleared_steps, Q.steps_without_backward, Q.backwards_without_step,
-    Q.eval_mode_steps,
+    Q.eval_mode_steps, Q.weights_written, Q.empty_clips,
 )  # fmt: skip
 NOT_SEEN = "the model was compiled before the session opened: its forwards cannot be seen"
 NO_SCHEDULE = "no torch schedule was stepped"

@@ -76,6 +76,18 @@ def scale_change(found: Series, factor: float) -> Change | None:
     return None
 
 
+def level_change(found: Series, far: float) -> Change | None:
+    """The first measurement from which on every level lies more than `far` from all that came before, on one side."""
+    values = found.values
+    for place in range(BEFORE, len(values) - AFTER + 1):
+        before, after = values[:place], values[place:]
+        apart = max(float(after.min() - before.max()), float(before.min() - after.max()))
+        if apart > far and apart > np.ptp(before) and apart > np.ptp(after):
+            return Change(int(found.steps[place]), float(np.median(before)), float(np.median(after)),
+                          (place, len(after)))  # fmt: skip
+    return None
+
+
 def outlying(found: Series, factor: float, most: float = 0.5) -> Change | None:
     """Batches whose size is `factor` times the median one: more than a single one, and less than a share `most`."""
     values = np.abs(found.values)

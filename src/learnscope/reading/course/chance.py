@@ -19,6 +19,7 @@ SAME = 1e-3
 """Relative difference up to which the logged loss is what the loss function returned."""
 AT_CHANCE = 0.97, 1.15
 """Shares of what guessing reaches between which a loss is at chance: far above, it is something else that is wrong."""
+TRIPLETS = "triplet_margin_loss"
 BY_HAND = "a loss written by hand"
 AT_START = 3
 """Steps up to which outputs are those of a model that has learned nothing."""
@@ -53,6 +54,8 @@ class Chance:
     def what(self) -> str:
         if self.function == BY_HAND:
             return "guessing all classes alike"
+        if self.function == TRIPLETS:
+            return "outputs that are all the same"
         return "the best constant" if self.numbers else "guessing by the shares of the classes"
 
 

@@ -15,7 +15,7 @@ from learnscope.core.subject import Subject
 from learnscope.model.guard import is_guarded
 from learnscope.session.steps import schedules
 from learnscope.session.steps.backwards import Backwards
-from learnscope.session.steps.leaves import Leaf, Mark, Sampled, due, holds, is_zero, marked, marks, unchanged
+from learnscope.session.steps.leaves import Leaf, Mark, Sampled, due, holds, is_zero, marked, marks, unchanged, writes
 from learnscope.session.steps.modes import Modes, watch_evaluations
 from learnscope.session.steps.optimizers import untraced
 from learnscope.session.telling.listeners import until_gone
@@ -147,6 +147,9 @@ class Calls:
     def begins(self, optimizer: Optimizer | None) -> None:
         """An optimizer is about to step with the gradients that are there; None: the loop steps by itself."""
         held = self._held(optimizer)
+        for leaf in held if optimizer is not None else ():  # a loop's own step is a write like any other
+            if leaf.written is not None and leaf.written != writes(leaf.parameter):
+                self._flags.add("weights_written")
         if not self._looks and not self._clears_early and _are_ordinary(held):  # as at most steps
             return
         reached = [leaf for leaf in held if leaf.reached]
@@ -186,8 +189,13 @@ class Calls:
             leaf.mark, leaf.used = (None, False) if gradient is None else (marked(gradient), True)
             leaf.reached, additions.start = 0, additions.left()
             leaf.stale = leaf.nonzero = False
+            leaf.written = writes(leaf.parameter)
         if self._doubtful and id(optimizer) in self._doubtful:
             self._doubtful[id(optimizer)] = marks([p.grad for p in self._parameters(optimizer)])
+
+    def clipped_nothing(self) -> None:
+        """A clip was given no tensor at all."""
+        self._counts.empty_clips += 1
 
     def skipped(self, optimizer: Optimizer) -> None:
         """A GradScaler has let an optimizer's step do nothing."""

@@ -149,6 +149,8 @@ class StepEnds:
         self, parameters: Sequence[Tensor], max_norm: float, total_norm: Tensor
     ) -> Callable[[], object] | None:
         readers = self._owner.clip_readers()
+        if not parameters and self._calls is not None:
+            self._calls.clipped_nothing()
         if self._attempts is not None:
             self._attempts.norm(parameters, total_norm, due=bool(readers))
         if not readers:

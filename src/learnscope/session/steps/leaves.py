@@ -50,6 +50,8 @@ class Leaf:
     """Steps of any optimizer when a backward last reached it."""
     mark: Mark | None = None
     """Its gradient as it stood; None if it is not known."""
+    written: int | None = None
+    """How often the parameter itself had been written when its optimizer had stepped."""
     nonzero: bool = False
     """Whether a backward of this step gave it a gradient that is not all 0, where that was looked at."""
 
@@ -64,6 +66,11 @@ class Leaf:
     def begin_anew(self) -> None:
         """Its gradient has been used, or cleared."""
         self.reached, self.additions.start = 0, self.additions.left()
+
+
+def writes(parameter: Tensor) -> int | None:
+    """How often a tensor has been written; None of one that does not count it."""
+    return None if parameter.is_inference() else parameter._version
 
 
 def is_zero(gradient: Tensor) -> bool:

@@ -32,8 +32,12 @@ class Listening:
         """A model that is compiled later is so at the first step: a hook that is there then, and gone later, would have
         it compiled again."""
         self._of_losses: list[Bound] = []
-        self._loss = engine.safely(self._on_loss)
-        self._forwards = Forwards(engine.subject.model, engine.safely)
+        self._safely, self._loss = engine.safely, engine.safely(self._on_loss)
+        self._forwards = Forwards(engine.subject.model, engine.safely, self._held)
+
+    def _held(self) -> list[Tensor]:
+        groups = [group for optimizer in self._subject.optimizers for group in optimizer.param_groups]
+        return [p for group in groups for p in group["params"]]
 
     def plan(self, due: Sequence[Bound]) -> None:
         """Begin to listen for the probes that are due at the coming step, or stop."""
@@ -72,7 +76,7 @@ class Listening:
                     call.tokens = token_sums(tokens, targets.detach(), call.ignore_index, self._forwards.padding)
             call.places = self._first_places(call, outputs.detach(), targets.detach())
             self._calls.append(call)
-            objectives.follow_gradient(call, outputs)
+            objectives.follow_gradient(call, outputs, self._safely)
 
     def _first_places(self, call: LossCall, outputs: Tensor, targets: Tensor) -> Tensor | None:
         given = self._forwards.sequences

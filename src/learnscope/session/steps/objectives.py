@@ -19,7 +19,14 @@ from torch import Tensor, nn
 from learnscope.core.handed import Form, LossCall
 from learnscope.session.telling.listeners import Listeners
 from learnscope.tensor.context import plain_arithmetic
-from learnscope.tensor.outputs.objective import answer_sums, class_sums, number_sums, stride_for
+from learnscope.tensor.outputs.objective import (
+    answer_sums,
+    class_sums,
+    number_sums,
+    sign_sums,
+    stride_for,
+    triplet_sums,
+)
 from learnscope.tensor.outputs.small_objective import is_small, small_touched
 
 Listener = Callable[[str, Tensor, Tensor, dict[str, Any], Tensor], None]
@@ -38,8 +45,17 @@ _KERNELS: dict[str, tuple[Any, str, Form, tuple[str, ...]]] = {
     "l1_loss": (torch._C._nn, "l1_loss", "numbers", ("reduction",)),
     "smooth_l1_loss": (torch._C._nn, "smooth_l1_loss", "numbers", ("reduction",)),
     "huber_loss": (torch._C._nn, "huber_loss", "numbers", ("reduction",)),
+    "cosine_embedding_loss": (torch, "cosine_embedding_loss", "signs", ("margin", "reduction")),
+    "margin_ranking_loss": (torch, "margin_ranking_loss", "signs", ("margin", "reduction")),
+    "hinge_embedding_loss": (torch, "hinge_embedding_loss", "signs", ("margin", "reduction")),
+    "soft_margin_loss": (torch._C._nn, "soft_margin_loss", "signs", ("reduction",)),
+    "triplet_margin_loss": (
+        torch, "triplet_margin_loss", "triplets", ("negative", "margin", "p", "eps", "swap", "reduction"),
+    ),
 }  # fmt: skip
 """Where each function finds its kernel, and how that names its arguments after the outputs and the targets."""
+_OF_PAIRS = ("cosine_embedding_loss", "margin_ranking_loss")
+"""Functions that take two outputs before the targets."""
 MOST_GRADIENTS = 2**24
 """Entries of the outputs up to which their gradient is read."""
 FIRST_ROWS = 16
@@ -75,6 +91,8 @@ are back in their places when nobody listens any more."""
 def _announcing(function: str, original: Callable[..., Any], names: Sequence[str]) -> Callable[..., Any]:
     def loss(input: Tensor, target: Tensor, *args: Any, **kwargs: Any) -> Any:
         value = original(input, target, *args, **kwargs)
+        if function in _OF_PAIRS and args:
+            target, args = args[0], args[1:]
         if torch.compiler.is_compiling() or not _is_trained(input, value):
             return value
         options = dict(zip(names, args, strict=False)) | kwargs
@@ -114,19 +132,27 @@ def summed_up(function: str, outputs: Tensor, targets: Tensor, options: dict[str
             call.sums = class_sums(given, wanted, call.ignore_index, call.weight)
         elif form == "answers":
             call.sums = answer_sums(given, wanted, logits=function.endswith("with_logits"))
+        elif form == "signs":
+            call.entries, call.sums = wanted.numel(), sign_sums(wanted)
+        elif form == "triplets":
+            call.entries, far = len(given), options["negative"].detach()
+            call.sums = triplet_sums(given, wanted, far, float(options.get("margin", 1.0)))
         else:
             call.broadcast = _broadcast(given, wanted)
             call.sums = number_sums(given, wanted, median=function == "l1_loss")
     return call
 
 
-def follow_gradient(call: LossCall, outputs: Tensor) -> None:
-    """Note, when a backward comes by the outputs, which of their columns it touches. The gradient is not changed."""
+def follow_gradient(call: LossCall, outputs: Tensor, safely: Callable[..., Any] = lambda action: action) -> None:
+    """Note, when a backward comes by the outputs, which of their columns it touches. The gradient is not changed.
+
+    `safely` wraps what is called within the backward, which must not fail because of it.
+    """
     if not outputs.is_leaf:
-        outputs.register_hook(partial(_come_by, call))
+        outputs.register_hook(partial(safely(come_by), call))
 
 
-def _come_by(call: LossCall, gradient: Tensor) -> None:
+def come_by(call: LossCall, gradient: Tensor) -> None:
     call.reached += 1
     if gradient.numel() > MOST_GRADIENTS or call.function == "nll_loss" or torch.compiler.is_compiling():
         return

@@ -42,6 +42,23 @@ def output_numbers(outputs: Tensor) -> Tensor | None:
         return torch.stack([*numbers, *rest, torch.full_like(numbers[0], width)])
 
 
+TOLERANCE = 1e-4
+"""Of the range of the gradient: what rounding may do to its order."""
+
+
+def gradient_disorder(outputs: Tensor, gradient: Tensor) -> Tensor:
+    """Share of neighbours, by output, of which the higher one has the lower gradient; an output an example.
+
+    0 where the gradient is a rising function of the output alone, as with a convex loss whose targets are the same for
+    all examples. About 1/2 where it is not. NaN if the gradient is the same for all, or not finite.
+    """
+    order = outputs.reshape(-1).argsort()
+    along = gradient.reshape(-1)[order].double()
+    span = along.max() - along.min()
+    share = (along.diff() < -TOLERANCE * span).double().mean()
+    return torch.where((span > 0) & span.isfinite(), share, torch.nan)
+
+
 def _confidence(y: Any, highest: Any, exp: Any) -> Any:
     return (1 / exp(y - highest).sum(1)).mean()
 

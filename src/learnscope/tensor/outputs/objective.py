@@ -201,6 +201,22 @@ def number_sums(outputs: Tensor, targets: Tensor, *, median: bool = False) -> di
     return found
 
 
+def sign_sums(targets: Tensor) -> dict[str, Tensor]:
+    """[targets, those that are neither −1 nor 1, those that are −1]"""
+    signs = targets.reshape(-1)
+    counts = [torch.ones_like(signs), signs.abs() != 1, signs == -1]
+    return {"signs": torch.stack([each.sum() for each in counts]).double()}
+
+
+def triplet_sums(anchors: Tensor, near: Tensor, far: Tensor, margin: float) -> dict[str, Tensor]:
+    """[triplets, those whose near one is nearer than the far one, the margin]"""
+    a, p, n = (tensor.reshape(-1, tensor.shape[-1]).double() for tensor in (anchors, near, far))
+    right = (a - p).square().sum(1) < (a - n).square().sum(1)
+    numbers = torch.tensor([float(len(a)), 0.0, margin], dtype=torch.float64, device=right.device)
+    numbers[1] = right.sum()
+    return {"triplets": numbers}
+
+
 def _moments(values: Tensor, chosen: Tensor, dim: int) -> tuple[Tensor, Tensor, Tensor]:
     count = chosen.sum(dim).double()
     mean = torch.where(chosen, values, 0.0).sum(dim) / count.clamp(min=1)

@@ -18,6 +18,8 @@ LEAST_STEPS = 20
 """Losses on rows that are new, below which too little was seen for the first time."""
 NOT_FAR = 0.75
 """Share of the loss of guessing, down to which what is learned of examples that came again may be memory."""
+LITTLE = 0.93
+"""The same where there is no holdout to tell: hardly below it."""
 PEAK = 3.3
 """Standard errors above chance at which a holdout was better than guessing once: 1 in 2,000 by chance."""
 
@@ -35,6 +37,8 @@ def by_memory_alone(reader: RunReader, found: Guessing, cuts: Cuts) -> str:
         return ""
     if not found.loss_at_chance and not _at_first_sight(reader, found):
         return ""
+    if not len(losses) and found.course is not None and found.course.end.value > LITTLE * chance.loss:
+        return "It went somewhat below that only when the rows had come before: what training is better by is memory. "
     if len(losses) < cuts.holdout_measurements or not len(right) or not len(n) or n[-1] < cuts.chance_examples:
         return ""
     share = Share(float(right.values[-cuts.measurements :].mean()), int(n[-1]))

@@ -13,7 +13,7 @@ from learnscope.findings.outputs.held_out.worse_on_holdout import WORSE_ON_HOLDO
 from learnscope.quantities.features import Inputs
 from learnscope.quantities.outputs import Holdout
 from learnscope.reading.cuts import Cuts
-from learnscope.reading.gather import grid, series
+from learnscope.reading.gather import Grid, grid, series
 from learnscope.reading.words import between, count, listed, num
 from learnscope.record import Finding, Severity
 from learnscope.store.reader import RunReader
@@ -21,6 +21,8 @@ from learnscope.store.reader import RunReader
 BEYOND_CHANCE = 2.0
 """Times 1/√n (of n examples a batch), up to which statistics of batches differ by chance: three times what the median
 over the channels does."""
+FAR_MEAN, FAR_SCALE = 3.0, 4.0
+"""Standard deviations, and the logarithm of a factor of the variance, from which fixed figures are of other data."""
 STILL_SETTLING = 0.8
 """Share of its drift in the middle third of the run below which a layer is still on its way."""
 
@@ -34,6 +36,7 @@ def stale_norms(reader: RunReader, cuts: Cuts) -> dict[str, int]:
     rows = series(reader, Inputs.rows).finite.values
     by_chance = BEYOND_CHANCE / math.sqrt(float(np.median(rows))) if len(rows) and np.median(rows) else 0.0
     found: dict[str, int] = {}
+    fixed = fixed_norms(reader)
     for quantity, cut, chance in (
         (Inputs.norm_drift, cuts.stale_mean, by_chance),
         (Inputs.norm_scale_drift, cuts.stale_scale, math.sqrt(2) * by_chance),
@@ -42,10 +45,56 @@ def stale_norms(reader: RunReader, cuts: Cuts) -> dict[str, int]:
         if not drift or drift.steps[-1] - drift.steps[0] < cuts.stale_steps:
             continue
         for layer, values in zip(drift.scopes, drift.values.T, strict=True):
+            if layer in fixed:
+                continue
             since = _stale_since(values, max(cut, chance))
             if since is not None:
                 found[layer] = min(int(drift.steps[since]), found.get(layer, int(drift.steps[since])))
     return found
+
+
+def fixed_norms(reader: RunReader) -> list[str]:
+    """Layers that normalise training batches by their running statistics, too: training and evaluation are alike."""
+    fixed = grid(reader, Inputs.norm_fixed)
+    if not fixed:
+        return []
+    return [name for name, held in zip(fixed.scopes, np.nanmin(fixed.values, axis=0), strict=True) if held == 1]
+
+
+@analysis(place=27, check="batch norms that fit their batches", needs=[Inputs.norm_fixed], at_least="measurements")
+def unfit(reader: RunReader, cuts: Cuts) -> list[Finding]:
+    """A candidate: norms in eval mode whose running statistics are of other data than those they are given."""
+    names, drift, scale = fixed_norms(reader), grid(reader, Inputs.norm_drift), grid(reader, Inputs.norm_scale_drift)
+    off = {name: (_middle(drift, name), _middle(scale, name)) for name in names}
+    far = [name for name, (mean, spread) in off.items() if mean > FAR_MEAN or spread > FAR_SCALE]
+    if not far or len(drift.steps) < cuts.measurements:
+        return []
+    worst, factor = max(off[name][0] for name in far), math.exp(max(off[name][1] for name in far))
+    steps = int(drift.steps[0]), int(drift.steps[-1])
+    return [
+        Finding(
+            kind="stale_batch_norm",
+            severity="info",
+            title=f"Batch norms in eval mode are given other data than their figures are of: "
+            f"{listed(far, cuts.names_listed)}",
+            detail="They normalise training batches by running statistics, and their mean is up to "
+            f"{num(worst)} standard deviations from that of the batches, their variance off by a factor of up to "
+            f"{num(factor)} (medians of {count(len(drift.steps), 'measurement')}, {between(*steps)}): what comes out "
+            "is far from 0 ± 1, and examples may hardly differ in it.",
+            advice="Let them use the batches' own figures (train mode), or renew the running statistics over these "
+            "data before they are fixed.",
+            evidence=evidence_over(steps, drift.probe, Inputs.norm_drift, len(drift.steps), worst),
+            scopes=far,
+            cause=True,
+            explains=["not_learning", "labels_unrelated", "plateau", "vanishing", "not_moving", "majority_guess",
+                      "embedding_collapse", "dead_units", "zero_gradients", "worsening", "exploding", "diverging"],
+            since=steps[0],
+        )
+    ]  # fmt: skip
+
+
+def _middle(found: Grid, name: str) -> float:
+    return float(np.nanmedian(found.of(name).values)) if found and name in found.scopes else 0.0
 
 
 def _stale_since(values: NDArray[np.float64], cut: float) -> int | None:

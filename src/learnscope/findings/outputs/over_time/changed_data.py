@@ -9,7 +9,7 @@ from learnscope.findings.evidence import evidence_over
 from learnscope.quantities import Quantity
 from learnscope.quantities.features import Inputs
 from learnscope.quantities.outputs import Loss, Objective
-from learnscope.reading.course.batches import AFTER, BEFORE, Change, outlying, scale_change, target_sizes
+from learnscope.reading.course.batches import AFTER, BEFORE, Change, level_change, outlying, scale_change, target_sizes
 from learnscope.reading.course.loss_course import MEDIAN_ERROR, SURE, Course, loss_course, noise_of
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.gather import Series, series
@@ -22,6 +22,8 @@ EXPLAINED = (
     "nonfinite", "holdout_differs", "stale_batch_norm", "not_generalising", "plateau", "dead_units", "label_noise",
 )  # fmt: skip
 """What data of another kind lead to from the step on at which they come."""
+OTHER_LEVEL = 0.3
+"""Standard deviations of the inputs between the levels of batches from which they are of another kind."""
 NEW, KNOWN = 0.1, 0.9
 """Share of rows seen before, below which a batch is new, and from which those before it were not."""
 AROUND = 40
@@ -34,8 +36,37 @@ def changed_inputs(reader: RunReader, cuts: Cuts) -> list[Finding]:
     spread = series(reader, Inputs.input_std, data="train").finite
     if (change := scale_change(spread, cuts.other_scale)) is not None:
         return [_changed(reader, spread, change, "inputs", Inputs.input_std, "unscaled_inputs")]
+    level = series(reader, Inputs.input_mean, data="train").finite
+    usual = float(np.median(spread.values)) if len(spread) else 0.0
+    if usual and (moved := level_change(level, OTHER_LEVEL * usual)) is not None:
+        return [_moved(reader, level, moved, usual)]
     far = outlying(spread, cuts.outlying_batch)
     return [] if far is None else [_some(spread, far, "inputs", Inputs.input_std, "unscaled_inputs")]
+
+
+def _moved(reader: RunReader, found: Series, change: Change, usual: float) -> Finding:
+    """Inputs of another level from one step on: another part of the data, or prepared otherwise."""
+    course, ends = loss_course(reader), (int(found.steps[0]), int(found.steps[-1]))
+    last = int(found.steps[found.steps < change.step][-1])
+    risen = None if course is None else _risen(course, last, change.step)
+    beside = "" if risen is None else f" The loss was {num(risen[0])} before and {num(risen[1])} after it (medians)."
+    return Finding(
+        kind="sorted_data",
+        severity="warning" if risen is not None else "info",
+        title=f"The data come in parts that differ: inputs are around {num(change.before)} up to step {last:,} and "
+        f"around {num(change.after)} since",
+        detail=f"The means of batches lie {num(abs(change.after - change.before) / usual)} standard deviations of the "
+        f"inputs apart, and none lies in between ({count(change.n[0], 'measurement')} before, "
+        f"{count(change.n[1], 'measurement')} after, {between(*ends)}).{beside} What was learned of the first part is "
+        "lost on the second, unless both are mixed.",
+        advice="Look at what is read from that step on: another file, source or unit, negatives, a normalisation that "
+        "is left out. If both parts are right, shuffle across them.",
+        evidence=evidence_over(ends, found.probe, Inputs.input_mean, len(found), change.after),
+        cause=True,
+        explains=EXPLAINED,
+        ruled_out=["A step that was too large: the data changed before the weights saw them."],
+        since=change.step,
+    )
 
 
 @analysis(place=19, check="targets of one scale throughout", needs=[Objective.target_std], at_least=BEFORE + AFTER)

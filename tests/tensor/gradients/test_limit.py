@@ -1,0 +1,33 @@
+"""Entries of a gradient that were cut to one size."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from learnscope.tensor.gradients.limit import limit_share
+
+
+def share(*gradients: torch.Tensor) -> float:
+    found = limit_share(gradients)
+    assert found is not None
+    return float(found)
+
+
+def test_a_clip_by_value() -> None:
+    torch.manual_seed(0)
+    gradient = torch.randn(50, 20)
+    expected = float((gradient.abs() >= 0.1).double().mean())
+    assert share(gradient.clamp(-0.1, 0.1)) == expected
+    assert share(gradient) == 1 / 1000
+
+
+def test_zeros_do_not_count_and_the_largest_tensor_does() -> None:
+    assert share(torch.tensor([0.0] * 18 + [0.5, -0.5]), torch.randn(16)) == 1.0
+
+
+def test_what_cannot_be_looked_at() -> None:
+    assert limit_share([torch.ones(3)]) is None
+    assert math.isnan(share(torch.zeros(20)))
+    assert math.isnan(share(torch.full((20,), torch.inf)))
