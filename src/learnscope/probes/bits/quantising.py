@@ -37,6 +37,8 @@ from learnscope.probes.bits.damage import judged_by
 from learnscope.tensor.bits.methods import check_method, find_method
 from learnscope.tensor.bits.quantize import WHOLE_BITS, Granularity, QuantiseError, Scheme, checked_bits
 
+KEPT_COPIES = 1 << 30
+"""Bytes of quantised weights that are kept from the search until they are judged, so that calibrating is done once."""
 Half = Literal["all", "search", "held out"]
 """Which examples: all, every other one from the first on, or those between."""
 
@@ -188,8 +190,14 @@ class BitProbe(Probe):
             lambda: Calibration.collect(moment.model, batches, units, task=moment.task),
         )
 
-    def release(self, moment: Moment) -> None:
-        """Free the copies, which take as much memory as the model, where no other variant needs them soon."""
+    def release(self, moment: Moment, *, needed_later: bool = False) -> None:
+        """Free the copies, which take as much memory as the model, where no other variant needs them soon.
+
+        If they are needed later and are slow to make, they stay while all such copies together are small.
+        """
+        kept = [copies for copies in moment.cache.values() if isinstance(copies, QuantisedCopies)]
+        if needed_later and self.method != "rtn" and sum(copies.nbytes for copies in kept) <= KEPT_COPIES:
+            return
         moment.cache.pop(("quantised copies", *self.measured_key()), None)
 
     def _group(

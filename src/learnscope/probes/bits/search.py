@@ -32,7 +32,7 @@ COARSE = (8, 6, 5, 4, 3, 2)
 """Widths that are tried first."""
 SHARES = (1.0, 1 / 4, 1 / 16, 1 / 64)
 """Of the damage up to which the loss is kept: the mixes that are tried."""
-HOPELESS = 2.0
+HOPELESS = 1.5
 """Not tried on held-out examples: what another candidate of at most its bytes does this much less damage than."""
 ACTIVATIONS = 8
 ORIGINAL = "original"
@@ -104,7 +104,7 @@ class Search:
             return None
         finally:
             if candidate.way.measured_key() != self.base.measured_key():
-                candidate.way.release(self.moment)
+                candidate.way.release(self.moment, needed_later=True)
         self.tried[candidate.name], self.scores[candidate.name] = candidate, scores
         return scores
 
