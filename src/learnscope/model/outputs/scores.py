@@ -47,6 +47,11 @@ class Baseline:
     """Whether each position's prediction is correct; None if there are no classes."""
     suffix: Suffix
 
+    @property
+    def nbytes(self) -> int:
+        """Of the outputs."""
+        return sum(reference.outputs.logits.nbytes for reference in self.reference)
+
 
 def originals(model: nn.Module, task: Task, batches: Sequence[Any]) -> Baseline:
     """One pass in eval mode that keeps the model's outputs and those of its blocks."""

@@ -52,9 +52,7 @@ def clipped_scales(
     return torch.cat([scale for scale, _ in parts]), torch.cat(zeros) if zeros else None
 
 
-def _best_scales(
-    groups: Tensor, bits: int, scheme: Scheme, dtype: torch.dtype | None
-) -> tuple[Tensor, Tensor | None]:
+def _best_scales(groups: Tensor, bits: int, scheme: Scheme, dtype: torch.dtype | None) -> tuple[Tensor, Tensor | None]:
     ends = torch.aminmax(groups, dim=-1, keepdim=True)
     largest = torch.maximum(-ends.min, ends.max).clamp(min=torch.finfo(groups.dtype).tiny)
     scale, zero = scales_of(groups, bits, scheme, ends=ends)
