@@ -3,7 +3,8 @@
     python bench/estimate.py [--runs N] [--quick]
 
 Several small models, each with all its parts: the estimate from two timed passes, and then the seconds of the parts in
-the same process, both of the processor on one thread, so that other work on the machine does not count. The figure is max(estimate / taken, taken / estimate) of all parts together; the bound is 2.
+the same process, both of the processor on one thread, so that other work on the machine does not count. The figure is
+max(estimate / taken, taken / estimate) of all parts together; the bound is 2.
 Parts by themselves are shown without a bound. Exits with 1 if the bound is missed.
 """
 

@@ -82,14 +82,15 @@ class Planner:
         """How many of the examples are enough for the bit widths; None where that cannot be asked."""
         if self._sampled is None or self._sampled[0] is not data:
             one, given = self._effort(data)
-            most = given
+            share = Share(given)
             if not self.thorough:  # as many as the part can afford at all, so that no pass is run for nothing
                 passes = bit_passes(self.session.model, given, self.level.alone)
-                most = affordable("bit_widths", passes, one, given, self.level.share).examples
+                share = affordable("bit_widths", passes, one, given, self.level.share)
             found = None
-            if min(most, given) > WANTED:
+            if min(share.examples, given) > WANTED:
                 task = self.session.task_of(data)
-                found = enough_examples(self.session.model, task, data, most, NARROW[self.effort])
+                part = shortened(task, data, share, {})  # as long as they are examined
+                found = enough_examples(self.session.model, task, part, share.examples, NARROW[self.effort])
             self._sampled = data, found
         return self._sampled[1]
 
