@@ -25,7 +25,6 @@ from learnscope.posttrain.data import Batches
 from learnscope.posttrain.planning.depth import (
     ENOUGH,
     FEWEST,
-    QUICK,
     SHORTEST,
     STEPS,
     WANTED,
@@ -48,6 +47,7 @@ from learnscope.posttrain.planning.estimate import (
     timed_passes,
     timed_settings,
 )
+from learnscope.posttrain.planning.levels import LEVELS
 from learnscope.posttrain.planning.planner import Planner
 from learnscope.probes.bits.bit_frontier import ALONE
 from learnscope.probes.bits.bit_optimum import BitOptimum
@@ -153,16 +153,19 @@ def test_a_large_model_gives_up_tokens_then_steps_then_examples() -> None:
     model = gpt2()
     depth = choose_depth(model, REAL, 64)
     for share, passes, part in (
-        (depth.bits, bit_passes(model), "bit_widths"),
+        (depth.bits, bit_passes(model, WANTED, depth.alone), "bit_widths"),
         (depth.attacks, robustness_passes(depth.steps, depth.transfer_steps), "robustness"),
     ):
         # examples go only when tokens cannot
-        assert share.examples >= (FEWEST if share.tokens == SHORTEST else ENOUGH[part])
+        assert share.examples >= (FEWEST[part] if share.tokens == SHORTEST else ENOUGH[part])
         assert SHORTEST <= share.tokens < 64
-        assert share.examples * passes.work(REAL.shortened(share.tokens)) <= WORK[part]
+        fewest = share == Share(FEWEST[part], SHORTEST)  # which are examined whatever they take
+        assert fewest or share.examples * passes.work(REAL.shortened(share.tokens)) <= WORK[part]
     assert depth.steps < STEPS
     huge = OneExample(1e3 * REAL.operations, REAL.outputs, 64)
-    assert choose_depth(model, huge, 64).bits == Share(FEWEST, SHORTEST)
+    assert choose_depth(model, huge, 64).bits == Share(FEWEST["bit_widths"], SHORTEST)
+    assert choose_depth(model, huge, 64).attacks == Share(FEWEST["robustness"], SHORTEST)
+    assert FEWEST["bit_widths"] // 2 >= 16, "to judge on, also of a quick audit"
     assert choose_depth(model, huge, 3).attacks == Share(3, SHORTEST), "of three examples, all"
     whole = choose_depth(model, REAL, 64, thorough=True)
     assert (whole.bits, whole.attacks, whole.steps) == (Share(WANTED), Share(WANTED), STEPS)
@@ -204,7 +207,7 @@ def test_the_estimate_is_two_timed_passes_times_the_passes_planned() -> None:
     assert planned.forwards["performance"] == 64
     assert planned.seconds["performance"] == pytest.approx(FIXED["performance"] + 64 / 4 * 2.0 + 7.0)
     short = REAL.shortened(depth.bits.tokens)
-    compared = seconds_of(bit_passes(model), short, depth.bits.examples, speed)
+    compared = seconds_of(bit_passes(model, depth.bits.examples, depth.alone), short, depth.bits.examples, speed)
     integers = seconds_of(Passes(plain=INTEGERS), short, 1, speed)
     assert planned.seconds["bit_widths"] == pytest.approx(
         FIXED["bit_widths"] + RERUN * compared + INTEGER_SECONDS + integers
@@ -238,21 +241,24 @@ def test_the_estimate_stands_before_the_first_part_also_when_redirected(
 def test_a_quick_audit_has_a_fifth_of_the_work() -> None:
     model = gpt2()
     quick, usual = choose_depth(model, REAL, 64, quick=True), choose_depth(model, REAL, 64)
-    for part, passes in (("bits", bit_passes(model)), ("attacks", robustness_passes(5, 3))):
-        work = [getattr(depth, part).examples * passes.work(REAL.shortened(getattr(depth, part).tokens))
+    for part, passes in (
+        ("bits", lambda depth: bit_passes(model, depth.bits.examples, depth.alone)),
+        ("attacks", lambda depth: depth.robustness),
+    ):
+        work = [getattr(depth, part).examples * passes(depth).work(REAL.shortened(getattr(depth, part).tokens))
                 for depth in (quick, usual)]  # fmt: skip
         assert work[0] < work[1]
     # a tenth of it needs neither the fewest examples nor, in full, the shortest ones
     tenth = OneExample(REAL.operations / 10, REAL.outputs // 10, 64)
-    quick, usual = choose_depth(model, tenth, 64, quick=True), choose_depth(model, tenth, 64)
+    quick, usual = (choose_depth(model, tenth, 64, quick=quick, for_bits=64) for quick in (True, False))
     for name, share, passes in (
-        ("bit_widths", "bits", lambda _: bit_passes(model)),
+        ("bit_widths", "bits", lambda depth: bit_passes(model, 64, depth.alone)),
         ("robustness", "attacks", lambda depth: depth.robustness),
     ):
         small, large = (getattr(depth, share).examples
                         * passes(depth).work(tenth.shortened(getattr(depth, share).tokens or 64))
                         for depth in (quick, usual))  # fmt: skip
-        assert small <= QUICK * WORK[name] < large <= WORK[name]
+        assert small <= LEVELS["quick"].share * WORK[name] < large <= WORK[name]
     assert quick.steps == usual.steps == 5
     assert choose_depth(model, one_example(model, TASK, tokens(1, 8)), 64, quick=True).steps == 5
     assert choose_depth(model, one_example(model, TASK, tokens(1, 8)), 64, for_bits=64).bits == Share(64)
@@ -264,9 +270,11 @@ def test_what_is_left_out_is_said_everywhere(
     """With less work allowed, a small model is treated as a large one is."""
     model = gpt2()
     one = one_example(model, TASK, tokens(1, 48))
-    for part, passes in (("bit_widths", bit_passes(model)), ("robustness", robustness_passes(5, 3))):
+    planned = {"bit_widths": bit_passes(model, 20, LEVELS["default"].alone), "robustness": robustness_passes(5, 3)}
+    for part, passes in planned.items():
         monkeypatch.setitem(WORK, part, 17.5 * passes.work(one.shortened(24)))
         monkeypatch.setitem(ENOUGH, part, 16)
+        monkeypatch.setitem(FEWEST, part, 8)
     model.config.architectures = ["GPT2LMHeadModel"]
     model.save_pretrained(tmp_path / "m")
     command = ["audit", "--model_path", str(tmp_path / "m"), "--output_dir", str(tmp_path / "out"), "--length", "48"]
@@ -279,8 +287,8 @@ def test_what_is_left_out_is_said_everywhere(
     body = json.loads((tmp_path / "out" / "analysis_results.json").read_text())
     assert body["about"]["reduced"]["bit_widths"] == bits
     notes = body["bit_widths"]["sensitivity"]["notes"]
-    assert (notes["examples"], notes["examples_given"], notes["reduced"]) == (17, 20, bits)
-    assert notes["positions"] == 17 * 23
+    assert (notes["examples"], notes["examples_given"], notes["reduced"]) == (16, 20, bits)
+    assert notes["positions"] == 16 * 23
     attacks = body["robustness"]["attacks"]
     assert attacks["notes"]["reduced"].startswith(bits)
     assert {row["labels"].get("steps") for row in attacks["rows"] if row["scope"] == "pgd"} == {1, 5}

@@ -14,6 +14,7 @@ from torch import nn
 import learnscope as ls
 from learnscope.cli import main
 from learnscope.findings import find
+from learnscope.model.bits.sensitivities import load
 from learnscope.posttrain import ModelAnalyzer
 from learnscope.posttrain.command import AuditOptions, run_audit
 from learnscope.posttrain.errors import PosttrainError
@@ -22,6 +23,7 @@ from learnscope.posttrain.session import AuditSession
 from learnscope.reading.audit import Frontier, read_audit
 from learnscope.report.audit.verdict import verdict
 from learnscope.report.bits.configurations import bits_axis
+from learnscope.report.page.audit import _sensitivities as sensitivities_of
 from posttrain.trained import trained_gpt2, trained_llama
 from report.audit.audit_runs import AuditRun
 
@@ -201,3 +203,26 @@ def test_classifiers_are_judged_by_their_answers_and_regressions_by_their_loss()
     assert not record.error, record.error
     assert record.notes["choices"]["indistinguishable"]["measure"] == "loss"
     assert record.notes["judged_by"] == "mse"
+
+
+def test_all_widths_are_known_to_another_budget_and_to_the_page(tmp_path: Path) -> None:
+    """Single units are measured at four widths; the others are read off between them, and called so."""
+    analyzer = ModelAnalyzer(trained_gpt2(), progress=False)
+    found = analyzer.analyze_bit_widths(analyzer.data(None, split="validation", examples=8, length=8))
+    known = load(analyzer.bit_width_analyzer.save_sensitivity(tmp_path / "s.json"))
+    sizes = {name: item["packed_bytes"] for name, item in found["configurations"].items()}
+    for damage in known.damage.values():
+        assert set(damage) == {16, 8, 7, 6, 5, 4, 3, 2}
+        assert damage[4] > damage[5] > damage[6] > damage[7] > damage[8] > damage[16]
+    for width in (5, 6):
+        assert known.bytes_of(dict.fromkeys(known.damage, width)) == sizes[f"uniform_{width}"]
+    between = (sizes["uniform_5"] + sizes["uniform_6"]) // 2
+    mix = known.solve(max_bytes=between)
+    assert known.bytes_of(mix.choice) <= between
+    assert set(mix.choice.values()) & {5, 6, 7}, "no longer 8, 4, 3 and 2 alone"
+    units = sensitivities_of(read_audit(analyzer.run.reader))["units"]
+    for unit in units:
+        assert [option["bits"] for option in unit["options"]] == [2, 3, 4, 5, 6, 7, 8, 16]
+        told = {option["bits"]: (option["damage"], option["bytes"]) for option in unit["options"]}
+        assert told == {bits: (known.damage[unit["name"]][bits], known.size[unit["name"]][bits]) for bits in told}
+        assert [option["bits"] for option in unit["options"] if option.get("read_off")] == [5, 6, 7, 16]

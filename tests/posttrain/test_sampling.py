@@ -92,7 +92,7 @@ def test_the_bit_widths_use_as_many_as_are_enough_and_say_so(model: Any) -> None
 
 
 def test_effort_is_a_choice_of_three(model: Any) -> None:
-    seconds = [ModelAnalyzer(model, progress=False, **given).planner.seconds
+    seconds = [ModelAnalyzer(model, progress=False, **given).planner.level.seconds
                for given in ({"quick": True}, {}, {"thorough": True})]  # fmt: skip
     assert seconds == sorted(seconds)
     assert math.prod(seconds) > 0

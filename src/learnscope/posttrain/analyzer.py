@@ -96,8 +96,13 @@ class ModelAnalyzer:
 
     def analyze_performance(self, data_loader: Any = None) -> dict[str, Any]:
         """Loss, perplexity and accuracy; latency, throughput, memory; where the time goes."""
+        level = self.planner.level
         self.results["performance"] = self.performance_analyzer.analyze(
-            self.data(data_loader), seconds=self.planner.seconds, process=self.planner.thorough
+            self.data(data_loader),
+            seconds=level.seconds,
+            process=self.planner.thorough,
+            grid_work=level.grid_work,
+            one_example=level.one_example,
         )
         return self.results["performance"]
 
@@ -108,10 +113,13 @@ class ModelAnalyzer:
         """
         data = self.planner.fixed(self.data(data_loader))
         share = self.planner.depth(data).bits
-        options = {"examples": share.examples, **options}
+        level = self.planner.level
+        options = {"examples": share.examples, **level.search, **options}
         part = self.planner.part("bit_widths", data, share, options)
         timed = self.planner.timed(data, part, share)
-        self.results["bit_widths"] = self.bit_width_analyzer.analyze(part, timed_on=timed, **options)
+        self.results["bit_widths"] = self.bit_width_analyzer.analyze(
+            part, timed_on=timed, packed_seconds=level.packed_seconds, **options
+        )
         return self.results["bit_widths"]
 
     def analyze_robustness(self, data_loader: Any = None, **options: Any) -> dict[str, Any]:
@@ -124,7 +132,7 @@ class ModelAnalyzer:
         data = self.planner.fixed(self.data(data_loader))
         depth = self.planner.depth(data)
         steps = {"steps": depth.steps, "transfer_steps": depth.transfer_steps}
-        options = {"examples": depth.attacks.examples, **steps, **options}
+        options = {"examples": depth.attacks.examples, **steps, "probes": depth.options, **options}
         part = self.planner.part("robustness", data, depth.attacks, options)
         self.results["robustness"] = self.robustness_analyzer.analyze(part, **options)
         return self.results["robustness"]

@@ -148,21 +148,26 @@ class BitWidthAnalyzer:
 
     def analyze(
         self, data_loader: Any, max_bytes: int | None = None, max_kl: float | None = None, *, timed_on: Any = None,
-        **options: Any,
+        packed_seconds: float = ExportedSpeed.seconds, **options: Any,
     ) -> dict[str, Any]:  # fmt: skip
         """All of it: `sensitivity`, `configurations`, `pareto_frontier`, `optimal`, `exported`.
 
         Options are those of `find_frontier`, which `optimal` and `configurations` are from. `timed_on` are the data
-        whose first batch the exported copies are timed on, where they are not the same.
+        whose first batch the exported copies are timed on, where they are not the same, each for `packed_seconds`.
         """
         self.check(max_bytes, max_kl, **options)
         probe = BitFrontier(**options)
         ways = probe.ways(self.session.model)
-        alone = {"bits": probe.alone_widths(self.session.model), "examples": min(probe.examples, probe.alone_examples)}
+        measured, model = probe.alone_widths(self.session.model), self.session.model
+        alone = {
+            "bits": measured, "read_off": [width for width in probe.widths(model) if width not in measured],
+            "examples": min(probe.examples, probe.alone_examples),
+        }  # fmt: skip
         with self.session.sharing(data_loader):
             sensitivity = self.analyze_layer_sensitivity(data_loader, **ways | alone)
             optimal = self.find_frontier(data_loader, max_bytes, max_kl, **options)
-        exported = self.measure_exported_speed(data_loader if timed_on is None else timed_on)
+        timed = data_loader if timed_on is None else timed_on
+        exported = self.measure_exported_speed(timed, seconds=packed_seconds)
         return {
             "sensitivity": sensitivity,
             "configurations": optimal["configurations"],
@@ -186,7 +191,10 @@ class BitWidthAnalyzer:
         return to_torchao(model, chosen)
 
     def save_sensitivity(self, path: str | Path) -> Path:
-        """Write what `analyze_layer_sensitivity` measured last; the same numbers give the same bytes."""
+        """Write what `analyze_layer_sensitivity` measured last, with what it read off between the widths.
+
+        The same numbers give the same bytes.
+        """
         record = self._record("BitSensitivity")
         judged = record.notes["judged_by"]
         damage: dict[str, dict[int, float]] = {name: {} for name in record.notes["units"]}
@@ -199,6 +207,9 @@ class BitWidthAnalyzer:
                 damage[entry.scope][bits], size[entry.scope][bits] = values[judged], values["bytes"]
             else:
                 weights[entry.scope], stored[entry.scope] = values["weights"], values["original_bytes"]
+        for bits_text, of_units in record.notes.get("between", {}).items():
+            for name, numbers in of_units.items():
+                damage[name][int(bits_text)], size[name][int(bits_text)] = numbers["damage"], numbers["bytes"]
         measured = Sensitivities(
             damage=damage, size=size, stored=stored, weights=weights, other_bytes=record.notes["other_bytes"],
             judged_by=judged, scheme=record.notes["scheme"], model=model_content(self.session.model),

@@ -105,17 +105,20 @@ class PerformanceAnalyzer:
         return {"layers": layers, "modules": by_scope(record, "module"), **model, **record.notes}
 
     def analyze(
-        self, data_loader: Any, *, seconds: float = InferenceSpeed.seconds, process: bool = False
-    ) -> dict[str, Any]:
+        self, data_loader: Any, *, seconds: float = InferenceSpeed.seconds, process: bool = False,
+        grid_work: float = InferenceSpeed.work, one_example: bool = False,
+    ) -> dict[str, Any]:  # fmt: skip
         """All four, by `basic_metrics`, `speed`, `memory` and `layers`; each setting is timed for so many seconds.
 
-        `process=True` also measures the high-water mark of a process that loads the model and runs it.
+        `process=True` also measures the high-water mark of a process that loads the model and runs it. The grid of
+        prefill and decode is one that a pass of `grid_work` multiply-adds covers. With `one_example` layers are timed
+        on the first example alone.
         """
         with self.session.sharing(data_loader):
             own = isinstance(self.session.task, EncoderTask)
             return {
                 "basic_metrics": {"reasons": {"loss": NOTE}} if own else self.compute_basic_metrics(data_loader),
-                "speed": self.benchmark_inference_speed(data_loader, seconds=seconds),
+                "speed": self.benchmark_inference_speed(data_loader, seconds=seconds, work=grid_work),
                 "memory": self.profile_memory(data_loader, process=process),
-                "layers": self.profile_layers(data_loader, seconds=4 * seconds),
+                "layers": self.profile_layers(data_loader, seconds=4 * seconds, one_example=one_example),
             }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from learnscope.options import explain_options
@@ -100,21 +100,30 @@ class RobustnessAnalyzer:
     def analyze(
         self, data_loader: Any, *, epsilons: Sequence[float] | None = None, examples: int | None = None,
         clip: tuple[float, float] | None = None, steps: int = Attacks.steps, transfer_steps: int = BitRobustness.steps,
+        probes: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> dict[str, Any]:  # fmt: skip
         """All five on the same data: `adversarial`, `noise`, `perturbations`, `prompts`, `bits`, and `robustness_gap`
         and `flags` of the first.
 
-        `steps` are those of PGD, `transfer_steps` those of attacks across bit widths.
+        `steps` are those of PGD, `transfer_steps` those of attacks across bit widths; `probes` are further
+        options of the probes, by their names.
         """
+        own = {name: dict(options) for name, options in (probes or {}).items()}
+        noise = own.get("NoiseRobustness", {})
+        sigmas = noise.pop("sigmas", NoiseRobustness.sigmas)
         with self.session.sharing(data_loader):
             adversarial = self.test_adversarial_robustness(
-                data_loader, epsilons, examples=examples, clip=clip, steps=steps
+                data_loader, epsilons, examples=examples, clip=clip, steps=steps, **own.get("Attacks", {})
             )
             return {
                 "adversarial": adversarial,
-                "noise": self.test_noise_robustness(data_loader, examples=examples),
-                "perturbations": self.test_input_perturbations(data_loader, examples=examples),
-                "prompts": self.test_prompt_perturbations(data_loader, examples=examples),
+                "noise": self.test_noise_robustness(data_loader, sigmas, examples=examples, **noise),
+                "perturbations": self.test_input_perturbations(
+                    data_loader, examples=examples, **own.get("InputPerturbation", {})
+                ),
+                "prompts": self.test_prompt_perturbations(
+                    data_loader, examples=examples, **own.get("PromptPerturbation", {})
+                ),
                 "bits": self.test_bit_robustness(data_loader, examples=examples, clip=clip, steps=transfer_steps),
                 **{name: adversarial[name] for name in GAP},
                 "flags": adversarial["flags"],

@@ -188,9 +188,10 @@ def _others(part: Frontier, item: Configuration, cuts: Cuts) -> str:
 
 
 def _within(part: Frontier, item: Configuration, facts: Mapping[str, Any]) -> Finding:
+    other = "measurably worse" if facts["told_apart"] else "as good on average, with outputs that differ more"
     return Finding(
         kind="audit_smallest_within", severity="info",
-        title=f"The smallest within {percent(facts['allowed'])}, measurably worse: {item.name}, {smaller(item)}",
+        title=f"The smallest within {percent(facts['allowed'])}, {other}: {item.name}, {smaller(item)}",
         detail=f"{capital(lost(facts))} on data that the search did not see; {MEASURES[part.judged_by]} "
         f"{num(facts['damage'])}. {capital(described(part, item.name))}.",
         advice=f"Take it if {percent(facts['allowed'])} is worth the bytes: --max_mb "

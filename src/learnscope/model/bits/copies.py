@@ -40,6 +40,11 @@ class QuantisedCopies:
         self._tuned: dict[int, dict[str, Quantised | None]] = {}
         """By bits: the weights of a method that quantises whole models."""
 
+    @property
+    def nbytes(self) -> int:
+        """Of the copies that are kept."""
+        return sum(map(_nbytes, self._kept.values()))
+
     def of(self, tensor: QuantisedTensor, matrix: Tensor, bits: int) -> Tensor:
         """The weight `matrix` [out, in] of this name at these bits, as numbers, in the parameter's own shape."""
         return tensor.as_stored(dequantize(self.quantised(tensor, matrix, bits)))
@@ -50,8 +55,7 @@ class QuantisedCopies:
         if copy is None:
             copy = self._made(tensor, matrix, bits)
             self.made += 1
-            parts = (copy.codes, copy.scale, copy.zero, copy.inputs)
-            nbytes = sum(part.nbytes for part in parts if part is not None)
+            nbytes = _nbytes(copy)
             if nbytes <= self.room:
                 self.room -= nbytes
                 self._kept[tensor.name, bits] = copy
@@ -74,3 +78,7 @@ class QuantisedCopies:
                 "leave its unit as stored, or take method='gptq'"
             )
         return tuned
+
+
+def _nbytes(copy: Quantised) -> int:
+    return sum(part.nbytes for part in (copy.codes, copy.scale, copy.zero, copy.inputs) if part is not None)

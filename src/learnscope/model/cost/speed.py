@@ -41,7 +41,7 @@ class Setting(NamedTuple):
 @torch.no_grad()
 def measured_speed(
     model: nn.Module, task: Task, batch: Any, *, batches: Sequence[int] | None,
-    lengths: Sequence[int] | None, seconds: float, repeats: int, threads: int | None = None,
+    lengths: Sequence[int] | None, seconds: float, repeats: int, threads: int | None = None, work: float,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, Any]:  # fmt: skip
     """Time all settings in turn, in eval mode; each as plain numbers, or with the reason for skipping it."""
@@ -54,7 +54,7 @@ def measured_speed(
         parameters = sum(parameter.numel() for parameter in model.parameters())
         chosen = settings(
             task.size(batch), tokens, batches, lengths, decoded=decoded, parameters=parameters,
-            positions=max_positions(model),
+            positions=max_positions(model), work=work,
         )  # fmt: skip
         prepared = {setting: _timed_or_reason(calls, setting, seconds) for setting in chosen}
         timed = {setting: call for setting, call in prepared.items() if isinstance(call, Timed)}
@@ -78,9 +78,10 @@ GRID_WORK = 1e11
 """Multiply-adds that one pass over all of the grid may take, by one for each parameter and token."""
 
 
-def grid(parameters: int, positions: int | None, batches: Sequence[int] = (), lengths: Sequence[int] = ()) -> list[
-    tuple[int, int]
-]:  # fmt: skip
+def grid(
+    parameters: int, positions: int | None, batches: Sequence[int] = (), lengths: Sequence[int] = (),
+    work: float = GRID_WORK,
+) -> list[tuple[int, int]]:  # fmt: skip
     """Pairs of examples and tokens: the smallest first, as many as a model of so many parameters can be asked for.
 
     >>> grid(10**7, None)
@@ -93,7 +94,7 @@ def grid(parameters: int, positions: int | None, batches: Sequence[int] = (), le
     chosen: list[tuple[int, int]] = []
     for pair in sorted(pairs, key=lambda pair: (pair[0] * pair[1], pair)):
         tokens = sum(n * length for n, length in [*chosen, pair])
-        if chosen and not batches and parameters * tokens > GRID_WORK:
+        if chosen and not batches and parameters * tokens > work:
             break
         chosen.append(pair)
     return chosen
@@ -101,7 +102,7 @@ def grid(parameters: int, positions: int | None, batches: Sequence[int] = (), le
 
 def settings(
     size: int, tokens: int, batches: Sequence[int] | None, lengths: Sequence[int] | None, *, decoded: int | None,
-    parameters: int = 0, positions: int | None = None,
+    parameters: int = 0, positions: int | None = None, work: float = GRID_WORK,
 ) -> list[Setting]:  # fmt: skip
     """The data's own batch first, and one example of it; then prefill and decode over the grid.
 
@@ -117,7 +118,7 @@ def settings(
             sizes = (batches or ()) if asked else (1,) if decoded is not None else (1, 8)
             pairs = [(size, data_length), *((n, length) for n in sizes for length in lengths or [data_length])]
         else:
-            pairs = grid(parameters, positions)
+            pairs = grid(parameters, positions, work=work)
         chosen += [
             Setting(phase, *pair, phase == "forward" and pair == (size, data_length)) for pair in dict.fromkeys(pairs)
         ]

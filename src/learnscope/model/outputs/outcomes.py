@@ -180,20 +180,35 @@ def with_target(logits: Tensor, rows: Tensor | None) -> Tensor:
     return logits if rows is None else logits[rows]
 
 
-def exact_losses(model: nn.Module, task: Task, outputs: Positions, logits: Tensor) -> Tensor:
+def exact_losses(
+    model: nn.Module, task: Task, outputs: Positions, logits: Tensor, log_total: Tensor | None = None
+) -> Tensor:
     """The losses of a variant's `logits` at the positions of `outputs` that have a target, in float64 from logits as
     they are: a difference of two losses is far smaller than either, and float32 leaves few digits of it.
 
-    A task with a loss of its own computes it in its own way.
+    A task with a loss of its own computes it in its own way. `log_total` is the logarithm of the sum of each position's
+    exponentials, where a comparison has it; NaN where that has not.
     """
     targets = outputs.targets
     assert targets is not None
     if not is_cross_entropy(task):
         return task.each_loss(model, with_target(logits, outputs.rows), targets).double()
-    step = max(1, CHUNK // max(1, logits[:1].numel()))  # a float64 copy of all logits could be too large
+    if log_total is not None and logits.ndim == 2 and targets.ndim == 1 and not targets.is_floating_point():
+        rows = torch.arange(len(logits), device=logits.device) if outputs.rows is None else outputs.rows
+        losses = log_total - logits[rows, targets].double()
+        redo = (~losses.isfinite()).nonzero().squeeze(1)
+        if len(redo):
+            losses[redo] = _losses(model, task, logits, rows[redo], targets[redo])
+        return losses
+    return _losses(model, task, logits, outputs.rows, targets)
+
+
+def _losses(model: nn.Module, task: Task, logits: Tensor, with_targets: Tensor | None, targets: Tensor) -> Tensor:
+    """In float64, a few positions at a time: a copy of all logits could be too large."""
+    step = max(1, CHUNK // max(1, logits[:1].numel()))
     parts = []
     for start in range(0, max(targets.shape[0], 1), step):
-        rows = slice(start, start + step) if outputs.rows is None else outputs.rows[start : start + step]
+        rows = slice(start, start + step) if with_targets is None else with_targets[start : start + step]
         parts.append(task.each_loss(model, logits[rows].double(), targets[start : start + step]))
     return torch.cat(parts)
 

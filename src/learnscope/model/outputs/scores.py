@@ -47,6 +47,11 @@ class Baseline:
     """Whether each position's prediction is correct; None if there are no classes."""
     suffix: Suffix
 
+    @property
+    def nbytes(self) -> int:
+        """Of the outputs."""
+        return sum(reference.outputs.logits.nbytes for reference in self.reference)
+
 
 def originals(model: nn.Module, task: Task, batches: Sequence[Any]) -> Baseline:
     """One pass in eval mode that keeps the model's outputs and those of its blocks."""
@@ -182,7 +187,7 @@ def _compared(model: nn.Module, task: Task, base: Baseline, place: int, logits: 
     comparison = base.reference[place].compare(logits)
     by_position = {"kl": comparison.kl, "mse": comparison.mse, "positions": torch.ones_like(comparison.mse)}
     if original.targets is not None:
-        by_position["loss"] = exact_losses(model, task, original, logits)
+        by_position["loss"] = exact_losses(model, task, original, logits, comparison.log_total)
     if right is not None and comparison.broke is not None and comparison.mended is not None:
         # correct now: what was correct and stayed so, and what became so
         by_position["right"] = (right & ~comparison.broke) | comparison.mended

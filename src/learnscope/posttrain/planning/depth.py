@@ -7,7 +7,7 @@ was computed before is found again. Tokens are given up before examples, since i
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import nn
@@ -17,6 +17,8 @@ from learnscope.model.data import joined
 from learnscope.model.robustness.prompts import TOKEN_KINDS
 from learnscope.posttrain.data import Batches
 from learnscope.posttrain.planning.effort import OneExample, Passes, bit_passes, robustness_passes
+from learnscope.posttrain.planning.levels import LEVELS
+from learnscope.probes.bits.bit_frontier import BitFrontier
 from learnscope.task import IGNORE, Task
 
 EXAMPLES, LENGTH = 256, 128
@@ -25,15 +27,15 @@ SAMPLED_LENGTH = 64
 """Tokens of a sequence that the model makes up itself."""
 WANTED = 32
 """Examples to examine robustness on, and bit widths at least: the interval of a share is at most a third wide."""
-ENOUGH = {"bit_widths": 24, "robustness": 16}
-"""Examples below which tokens are given up first. The optimum of bits is tried on half of them."""
-LEAST_READ, FEWEST = 16, 8
-"""Examples that are read, and that a part is examined on, however large the model is."""
+ENOUGH = {"bit_widths": 32, "robustness": 16}
+"""Examples below which tokens are given up first. Bits are judged on half of them."""
+LEAST_READ = 32
+"""Examples that are read, however large the model is."""
+FEWEST = {"bit_widths": 32, "robustness": 8}
+"""Those that a part is examined on, however large the model is: 16 to judge bits on have an interval worth the name."""
 SHORTEST = 16
 WORK = {"performance": 0.3e12, "bit_widths": 1.0e12, "robustness": 1.3e12}
 """Multiply-adds that each part may take: about a minute in all of two cores."""
-QUICK = 0.2
-"""Share of that work for a quick audit."""
 STEPS, TRANSFER_STEPS = 10, 5
 FEWER_STEPS, FEWER_TRANSFER_STEPS = 5, 3
 
@@ -57,18 +59,22 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Depth:
-    """What of the data each part uses, the steps of attacks, and the kinds of changes made to prompts."""
+    """What of the data each part uses, the steps of attacks, the kinds of changes made to prompts, and options."""
 
     bits: Share
     attacks: Share
     steps: int = STEPS
     transfer_steps: int = TRANSFER_STEPS
     kinds: Sequence[str] = TOKEN_KINDS
+    options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Of the probes of robustness."""
+    alone: int = BitFrontier.alone_examples
+    """Examples that single units are measured in fewer bits on."""
 
     @property
     def robustness(self) -> Passes:
         """How often robustness runs an example."""
-        return robustness_passes(self.steps, self.transfer_steps, self.kinds)
+        return robustness_passes(self.steps, self.transfer_steps, self.kinds, self.options)
 
 
 def affordable(part: str, passes: Passes, one: OneExample, wanted: int, share: float = 1.0) -> Share:
@@ -77,14 +83,15 @@ def affordable(part: str, passes: Passes, one: OneExample, wanted: int, share: f
     while True:
         short = one.shortened(tokens)
         count = min(wanted, int(share * WORK[part] / max(passes.work(short), 1.0)))
-        if count >= min(wanted, ENOUGH[part]) or tokens // 2 < SHORTEST:
-            return Share(max(count, min(wanted, FEWEST)), tokens if tokens < one.tokens else 0)
-        tokens //= 2
+        if count >= min(wanted, ENOUGH[part]) or tokens <= SHORTEST:
+            return Share(max(count, min(wanted, FEWEST[part])), tokens if tokens < one.tokens else 0)
+        tokens = max(SHORTEST, tokens // 2)
 
 
 def examples_of_text(one: OneExample, *, sampled: bool = False, quick: bool = False) -> int:
     """How many examples are read, or sampled: every one is run once, and sampling takes as long as another pass."""
-    count = int((QUICK if quick else 1.0) * WORK["performance"] / max(Passes(plain=2 if sampled else 1).work(one), 1.0))
+    share, passes = LEVELS["quick" if quick else "default"].share, Passes(plain=2 if sampled else 1)
+    count = int(share * WORK["performance"] / max(passes.work(one), 1.0))
     return max(LEAST_READ, min(EXAMPLES, count - count % 8))
 
 
@@ -97,16 +104,19 @@ def choose_depth(
     `for_bits` examples are enough for the bit widths; if the number was `asked` for, they are judged on all of them.
     `kinds` are the changes that can be made to prompts.
     """
-    wanted, for_bits, part = min(WANTED, given), given if asked else min(for_bits, given), QUICK if quick else 1.0
+    level = LEVELS["quick" if quick else "thorough" if thorough else "default"]
+    wanted, for_bits = min(WANTED, given), given if asked else min(for_bits, given)
     if thorough:
         return Depth(Share(for_bits), Share(wanted), kinds=kinds)
-    steps, transfer_steps = (FEWER_STEPS, FEWER_TRANSFER_STEPS) if quick else (STEPS, TRANSFER_STEPS)
-    share = affordable("robustness", robustness_passes(steps, transfer_steps, kinds), one, wanted, part)
-    if not quick and (share.examples < wanted or share.tokens):
-        steps, transfer_steps = FEWER_STEPS, FEWER_TRANSFER_STEPS
-        share = affordable("robustness", robustness_passes(steps, transfer_steps, kinds), one, wanted, part)
-    bits = affordable("bit_widths", bit_passes(model, for_bits), one, for_bits, part)
-    return Depth(bits, share, steps, transfer_steps, kinds)
+
+    def attacked(*steps: int) -> Depth:
+        share = affordable("robustness", robustness_passes(*steps, kinds, level.robustness), one, wanted, level.share)
+        return Depth(bits, share, *steps, kinds, level.robustness, level.alone)
+
+    bits = affordable("bit_widths", bit_passes(model, for_bits, level.alone), one, for_bits, level.share)
+    found = attacked(STEPS, TRANSFER_STEPS)
+    less = quick or found.attacks.examples < wanted or found.attacks.tokens
+    return attacked(FEWER_STEPS, FEWER_TRANSFER_STEPS) if less else found
 
 
 def can_shorten(task: Task, batches: Sequence[Any]) -> bool:

@@ -23,8 +23,8 @@ from learnscope.probes.robustness.noise_robustness import NoiseRobustness
 from learnscope.probes.robustness.prompt_perturbation import PromptPerturbation
 from learnscope.task import Task
 
-POINTS = 35
-"""Configurations that the search over bit widths tries, about."""
+SEARCHED, JUDGED = 30, 22
+"""Configurations that the search over bit widths tries on one half of the examples, and judges on the other, about."""
 PER_OUTPUT = {"plain": 50.0, "compared": 150.0, "gradient": 100.0}
 """Multiply-adds of a matrix product that take as long as what is done with one of the outputs in a pass."""
 
@@ -85,34 +85,40 @@ def one_example(model: nn.Module, task: Task, batch: Any) -> OneExample:
     return OneExample(float(operations), call.logits.numel(), tokens)
 
 
-def bit_passes(model: nn.Module, examples: int = 0) -> Passes:
-    """Of one of so many examples, by sensitivities, of the first of them, and by the search, a half after the other."""
+def bit_passes(model: nn.Module, examples: int = 0, alone: int = BitFrontier.alone_examples) -> Passes:
+    """Of one of so many examples, by sensitivities, of the first `alone` of them, and by the search, a half after the
+    other."""
     try:
         units = find_units(model, embeddings=not is_switchable(model))
     except UnitsError:
         return Passes()
-    share = min(1.0, BitFrontier.alone_examples / max(examples, 1))
-    return Passes(compared=2 + share * len(units) * len(ALONE) + POINTS)
+    share = min(1.0, alone / max(examples, 1))
+    return Passes(compared=2 + share * len(units) * len(ALONE) + (SEARCHED + JUDGED) / 2)
 
 
-def robustness_passes(steps: int, transfer_steps: int, kinds: Sequence[str] = TOKEN_KINDS) -> Passes:
+def robustness_passes(
+    steps: int, transfer_steps: int, kinds: Sequence[str] = TOKEN_KINDS,
+    options: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Passes:  # fmt: skip
     """Of one example, by attacks, noise, changed inputs, prompts changed in these ways, and attacks across bit
-    widths."""
+    widths; `options` of the probes by their names, where they are not their own."""
+    probes: tuple[type[Any], ...] = (Attacks, NoiseRobustness, InputPerturbation, PromptPerturbation)
+    attacked, noisy, inputs, prompts = (probe(**(options or {}).get(probe.__name__, {})) for probe in probes)
     sizes, fewer = len(EPSILONS["embeddings"]), max(1, steps // 3)
     twice = fewer < steps
     # all attacks begin with the same gradient, in a pass whose outputs are the clean ones; the last step of PGD needs a
     # loss only, and the outputs at its worst point have been seen
     attacks = Passes(
         plain=sizes + twice,
-        compared=sizes * (Attacks.seeds + 1),
+        compared=sizes * (attacked.seeds + 1),
         gradient=1 + sizes * (steps - 1) + twice * (fewer - 1),
     )
-    noise = Passes(compared=NoiseRobustness.seeds * (len(NoiseRobustness.sigmas) + len(NoiseRobustness.bits)))
-    changed = Passes(plain=2 * InputPerturbation.seeds * len(InputPerturbation.levels))
+    noise = Passes(compared=noisy.seeds * (len(noisy.sigmas) + len(noisy.bits)))
+    changed = Passes(plain=2 * inputs.seeds * len(inputs.levels))
     # prompts as they are: the outputs to compare with and their scores, as tokens, and as text that is encoded again;
     # and once more for what is shown
     clean = 2 * (bool(kinds) + any(kind in TEXT_KINDS for kind in kinds)) + bool(kinds)
-    changed += Passes(compared=clean + len(kinds) * PromptPerturbation.seeds * len(PromptPerturbation.levels))
+    changed += Passes(compared=clean + len(kinds) * prompts.seeds * len(prompts.levels))
     widths = 1 + len(BitRobustness.bits)
     others = widths - 1  # where an attack was made, and without any at the first width, the outputs have been seen
     transfer = Passes(plain=widths + widths * others + others, gradient=widths * transfer_steps - 1)

@@ -99,7 +99,7 @@ def estimated(
     timing and memory take."""
     planned: dict[str, tuple[Passes, Share]] = {
         "performance": (Passes(plain=1), Share(examples)),
-        "bit_widths": (bit_passes(model, depth.bits.examples), depth.bits),
+        "bit_widths": (bit_passes(model, depth.bits.examples, depth.alone), depth.bits),
         "robustness": (depth.robustness, depth.attacks),
     }
     forwards, seconds = {}, {}

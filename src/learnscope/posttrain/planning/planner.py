@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +19,6 @@ from learnscope.posttrain.encoders import EncoderTask
 from learnscope.posttrain.errors import PosttrainError
 from learnscope.posttrain.planning.depth import (
     EXAMPLES,
-    QUICK,
     STEPS,
     WANTED,
     Depth,
@@ -32,10 +32,14 @@ from learnscope.posttrain.planning.depth import (
 )
 from learnscope.posttrain.planning.effort import OneExample, Passes, bit_passes, one_example
 from learnscope.posttrain.planning.estimate import Estimate, estimated, seconds_of, speeds, timed_passes, timed_settings
+from learnscope.posttrain.planning.levels import LEVELS, Level
 from learnscope.posttrain.planning.sampling import NARROW, Sample, enough_examples
 from learnscope.posttrain.reader import check_tokens
 from learnscope.posttrain.session import AuditSession
 from learnscope.task import Task
+
+TIMED = 4
+"""Examples of the first batch that are timed for the estimate, at most."""
 
 
 class Planner:
@@ -56,9 +60,9 @@ class Planner:
         return "quick" if self.quick else "thorough" if self.thorough else "default"
 
     @property
-    def seconds(self) -> float:
-        """How long each setting of speed is timed."""
-        return {"quick": 0.05, "default": 0.2, "thorough": 0.5}[self.effort]
+    def level(self) -> Level:
+        """What this effort spends besides the examples."""
+        return LEVELS[self.effort]
 
     def fixed(self, data: Any) -> Batches:
         """The batches of the data, read once, with the facts about them."""
@@ -78,14 +82,15 @@ class Planner:
         """How many of the examples are enough for the bit widths; None where that cannot be asked."""
         if self._sampled is None or self._sampled[0] is not data:
             one, given = self._effort(data)
-            most = given
+            share = Share(given)
             if not self.thorough:  # as many as the part can afford at all, so that no pass is run for nothing
-                part = QUICK if self.quick else 1.0
-                most = affordable("bit_widths", bit_passes(self.session.model), one, given, part).examples
+                passes = bit_passes(self.session.model, given, self.level.alone)
+                share = affordable("bit_widths", passes, one, given, self.level.share)
             found = None
-            if min(most, given) > WANTED:
+            if min(share.examples, given) > WANTED:
                 task = self.session.task_of(data)
-                found = enough_examples(self.session.model, task, data, most, NARROW[self.effort])
+                part = shortened(task, data, share, {})  # as long as they are examined
+                found = enough_examples(self.session.model, task, part, share.examples, NARROW[self.effort])
             self._sampled = data, found
         return self._sampled[1]
 
@@ -101,15 +106,19 @@ class Planner:
             kinds=possible_kinds(model, data, self.session.tokenizer),
         )  # fmt: skip
 
-    def estimates(self, data: Batches, parts: Sequence[str]) -> tuple[Estimate, Estimate]:
-        """As planned, and of a thorough audit."""
+    def estimates(
+        self, data: Batches, parts: Sequence[str], clock: Callable[[], float] = time.perf_counter
+    ) -> tuple[Estimate, Estimate]:
+        """As planned, and of a thorough audit, in seconds of this clock."""
         one, given = self._effort(data)
         model, task = self.session.model, self.session.task_of(data)
         size = task.size(data[0])
-        speed = speeds(timed_passes(model, task, data[0]), self._per_example(data, one), size)
-        performance = timed_settings(self._settings(task, data[0]), self.seconds, one, speed)
+        few = min(size, TIMED)
+        speed = speeds(timed_passes(model, task, task.take(data[0], few), clock), self._per_example(data, one), few)
+        performance = timed_settings(self._settings(task, data[0]), self.level.seconds, one, speed)
         performance += seconds_of(Passes(plain=3), one, size + 1, speed)  # memory, for one example and the batch
-        performance += max(8 * self.seconds, seconds_of(Passes(plain=7), one, size, speed))  # layers
+        layers = 1 if self.level.one_example else size
+        performance += max(8 * self.level.seconds, seconds_of(Passes(plain=7), one, layers, speed))
 
         def of(depth: Depth) -> Estimate:
             timed = 1 if depth.bits.tokens else size
@@ -128,7 +137,7 @@ class Planner:
         decoded = tokens if can_decode(model, task) else None
         chosen = settings(
             size, tokens, None, None, decoded=decoded, positions=max_positions(model),
-            parameters=sum(parameter.numel() for parameter in model.parameters()),
+            parameters=sum(parameter.numel() for parameter in model.parameters()), work=self.level.grid_work,
         )  # fmt: skip
         return [
             (s.batch * (1 if s.phase == "decode" else s.length) / tokens if tokens else float(s.batch), s.main)
@@ -151,8 +160,8 @@ class Planner:
         """What each part uses of these data, in words, where a thorough audit uses more."""
         depth = self.depth(data)
         said = {
-            "bit_widths": self._words(data, depth.bits, asked=self.asked),
-            "robustness": self._words(data, depth.attacks, depth.steps),
+            "bit_widths": self._words("bit_widths", data, depth.bits, asked=self.asked),
+            "robustness": self._words("robustness", data, depth.attacks, depth.steps),
         }
         return {part: said[part] for part in parts if said.get(part)}
 
@@ -161,7 +170,7 @@ class Planner:
         examples, steps = options["examples"], options.get("steps", STEPS)
         share = replace(share, examples=examples) if isinstance(examples, int) else share
         asked = self.asked and name == "bit_widths"
-        reduced = self._words(data, share, steps if isinstance(steps, int) else STEPS, asked=asked)
+        reduced = self._words(name, data, share, steps if isinstance(steps, int) else STEPS, asked=asked)
         self.reduced = {part: text for part, text in (self.reduced | {name: reduced}).items() if text}
         about = data.about | ({"reduced": reduced} if reduced else {})
         return shortened(self.session.task_of(data), data, share, about)
@@ -170,10 +179,11 @@ class Planner:
         """The data that exported copies are timed on."""
         return timed_part(self.session.task_of(part), part, data.about) if share.tokens else data
 
-    def _words(self, data: Batches, share: Share, steps: int = STEPS, *, asked: bool = False) -> str:
+    def _words(self, part: str, data: Batches, share: Share, steps: int = STEPS, *, asked: bool = False) -> str:
         task = self.session.task_of(data)
         given, length = sum(map(task.size, data)), max(map(token_length, data))
-        return share.words(given, length, steps=steps, wanted=given if asked else WANTED)
+        of_data = share.words(given, length, steps=steps, wanted=given if asked else WANTED)
+        return ", ".join(filter(None, [of_data, self.level.left_out.get(part, "")]))
 
     def _effort(self, data: Batches) -> tuple[OneExample, int]:
         """What one example takes, and how many there are; without tokens where examples cannot be cut."""

@@ -48,6 +48,8 @@ class Sample:
         """
         >>> Sample(64, 256, 0.12, 0.15).words()
         '64 of 256 examples: the damage of 4 bits is known to ±12 % there (±15 % wanted)'
+        >>> Sample(38, 64, 0.2, 0.15).words()
+        '38 of 64 examples: the damage of 4 bits is known to ±20 % there, and ±15 % are wanted: thorough= takes more'
         >>> Sample(32, 32, 0.4, 0.15).words()
         'all 32 examples: the damage of 4 bits is known to ±40 % there, and ±15 % are wanted: give more'
         """
@@ -57,7 +59,8 @@ class Sample:
             return f"{which}: too few, or too alike, for an interval"
         said = f"{which}: the damage of {BITS} bits is known to ±{100 * self.half:.2g} % there"
         wanted = f"±{100 * self.wanted:.2g} %"
-        return f"{said} ({wanted} wanted)" if self.is_enough else f"{said}, and {wanted} are wanted: give more"
+        cure = "give more" if self.examples == self.given else "thorough= takes more"
+        return f"{said} ({wanted} wanted)" if self.is_enough else f"{said}, and {wanted} are wanted: {cure}"
 
 
 def enough_examples(model: nn.Module, task: Task, batches: Sequence[Any], most: int, narrow: float) -> Sample | None:

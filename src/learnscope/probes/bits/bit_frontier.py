@@ -18,11 +18,12 @@ from learnscope.model.bits.quantised_units import find_units
 from learnscope.model.bits.sensitivities import Sensitivities, check_budget
 from learnscope.options import check_whole
 from learnscope.probes.bits.bit_sensitivity import BitSensitivity
-from learnscope.probes.bits.candidates import Candidate, Quantiser, distinct_groups
+from learnscope.probes.bits.candidates import Candidate, Quantiser, least_ways
 from learnscope.probes.bits.columns import Configuration, configuration_table
 from learnscope.probes.bits.damage import judged_by
-from learnscope.probes.bits.search import ORIGINAL, Search
+from learnscope.probes.bits.search import Search
 from learnscope.probes.bits.tolerance import Loss, Tolerance
+from learnscope.probes.bits.trials import ORIGINAL
 from learnscope.probes.outputs.columns import with_cosine_reasons
 from learnscope.quantities.bits import BitFrontier as Q
 from learnscope.record import Measurement, Table
@@ -48,13 +49,14 @@ class BitFrontier(Probe):
     examples, and judged on these alone.
 
     `choices` (a note) names, each with what it loses, its interval and n: "indistinguishable", the smallest whose loss
-    is within `max_increase` and cannot be told from none; "within", the smallest within `max_increase`; "at_size", the
-    one of least damage in `max_bytes`; "at_damage", the smallest within `max_kl`. Within means that the upper end of
-    the 95 % interval is, so that few examples do not make a bad model good (of accuracies: the number itself). All are
-    chosen among configurations
-    for which no other that was measured has as few bytes and as little damage, and less of one. `recommended` is the
-    one for the budget, if there is one, else "indistinguishable". Without an interval (fewer than 8 examples to judge
-    on) the numbers alone decide, and the note `no_intervals` says why.
+    is within `max_increase` and cannot be told from none, and, of a language model, whose mean KL is at most 2
+    `max_increase`² (the next token's distributions then differ by `max_increase` at most); "within", the smallest
+    within `max_increase`; "at_size", the one of least damage in `max_bytes`; "at_damage", the smallest within `max_kl`.
+    Within means that the upper end of the 95 % interval is, so that few examples do not make a bad model good (of
+    accuracies: the number itself). All are chosen among configurations for which no other that was measured has as few
+    bytes and as little damage, and less of one. `recommended` is the one for the budget, if there is one, else
+    "indistinguishable". Without an interval (fewer than 8 examples to judge on) the numbers alone decide, and the note
+    `no_intervals` says why.
 
     Notes: `recommended` (unit → bits; a unit that is not named stays as stored), `recommended_name`,
     `recommended_scheme`, `usable` (all that answer the same question, the best first), `bits`, `schemes` and `family`
@@ -156,8 +158,7 @@ class BitFrontier(Probe):
         units = find_units(model, embeddings=ways["embeddings"])
         schemes = [Quantiser(**ways).scheme()]
         if self._free(model):
-            tensor = {**ways, "granularity": "tensor"}
-            schemes += [way.scheme() for way in (Quantiser(**tensor), *distinct_groups(units, ways))]
+            schemes += [way.scheme() for way in least_ways(units, ways)]
         mixes: list[Mix] = [uniform(units, width) for width in self.widths(model)]
         return min(ledger(model, mix, scheme, units).packed_bytes for mix, scheme in product([{}, *mixes], schemes))
 
@@ -212,7 +213,7 @@ class BitFrontier(Probe):
         """By question, the configurations that would do, the best first."""
         by_size = sorted(items, key=lambda item: item.ledger.packed_bytes)
         within = [i for i in by_size if not i.bits or losses[i.name].within]
-        same = [i for i in within if not i.bits or not losses[i.name].told_apart]
+        same = [i for i in within if not i.bits or losses[i.name].same]
         found = {"indistinguishable": same, "within": within}
         if self.max_bytes is not None:
             fitting = [item for item in by_size if item.ledger.packed_bytes <= self.max_bytes]

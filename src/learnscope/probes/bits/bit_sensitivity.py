@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 from learnscope.core.moment import Moment
+from learnscope.model.bits.mixes import uniform
+from learnscope.model.bits.sensitivities import Sensitivities
 from learnscope.probes.bits.columns import undefined
 from learnscope.probes.bits.quantising import BitProbe
 from learnscope.probes.outputs.columns import with_cosine_reasons
 from learnscope.quantities.bits import BitSensitivity as Q
 from learnscope.record import Measurement, Table
+from learnscope.tensor.bits.frontier import at_widths
 
 _COMPARED = (Q.kl, Q.kl_median, Q.kl_p99, Q.top1_agree, Q.cosine, Q.mse)
 
@@ -22,8 +28,11 @@ class BitSensitivity(BitProbe):
     cannot be cut that way runs as a whole; the note `rerun` says "suffix" or "full", and `rerun_reason` why.
 
     Notes: `units` (layer, index and part of each), `examples`, `positions`, `scheme`, `judged_by`: "kl", or "mse" where
-    outputs are numbers and not distributions.
+    outputs are numbers and not distributions; `between`: by width of `read_off` and unit, `damage` and `bytes`.
     """
+
+    read_off: Sequence[int] = ()
+    """Further widths, whose damage is not measured but read off a line of logarithms between those that are."""
 
     cost = "a forward pass over the examples for each unit and width, of what comes after the unit"
 
@@ -46,7 +55,18 @@ class BitSensitivity(BitProbe):
         notes = {
             "units": {unit.name: {"layer": unit.layer, "index": unit.index, "part": unit.part} for unit in units},
             "other_bytes": measured.other_bytes,
+            **({"between": self._between(moment, measured)} if self.read_off else {}),
             **self.notes(first),
         }
         table = Table("unit", [unit.name for unit in units], columns)
         return Measurement([table], notes=notes, finish=with_cosine_reasons)
+
+    def _between(self, moment: Moment, measured: Sensitivities) -> dict[str, dict[str, dict[str, float]]]:
+        found: dict[str, dict[str, dict[str, float]]] = {}
+        for width in self.read_off:
+            sizes = self.ledger(moment, uniform(self.units(moment), width)).by_unit
+            for unit, known in measured.damage.items():
+                damage = at_widths(known, [width]).get(width, math.nan)
+                if width not in known and math.isfinite(damage):
+                    found.setdefault(str(width), {})[unit] = {"damage": damage, "bytes": sizes[unit]}
+        return found

@@ -86,6 +86,11 @@ def halves(units: Sequence[Unit], way: dict[str, Any]) -> list[Candidate]:
     return [Candidate(kind, "half", sixteen, Quantiser(**way, half=kind)) for kind in kinds]
 
 
+def least_ways(units: Sequence[Unit], way: Mapping[str, Any]) -> list[Quantiser]:
+    """Other ways than by channel that may take fewer bytes: one scale for a tensor, or scales of 16 bits for groups."""
+    return [Quantiser(**{**way, "granularity": "tensor"}), *distinct_groups(units, way)]
+
+
 def distinct_groups(units: Sequence[Unit], way: Mapping[str, Any]) -> list[Quantiser]:
     """Ways with a scale for each group, with scales of 16 bits; none whose groups are whole channels."""
     inputs = max(tensor.matrix_shape[1] for unit in units for tensor in unit.tensors)

@@ -8,10 +8,7 @@ from functools import partial
 from itertools import chain
 from typing import Any, Literal
 
-import torch
-
 from learnscope.core.moment import Moment
-from learnscope.core.probe import At, Probe
 from learnscope.core.remembered import is_remembered
 from learnscope.model.bits.calibration import Calibration
 from learnscope.model.bits.copies import QuantisedCopies
@@ -32,88 +29,24 @@ from learnscope.model.outputs.scores import (
     score_together,
     sides,
 )
-from learnscope.options import check_whole, is_whole
 from learnscope.probes.bits.damage import judged_by
-from learnscope.tensor.bits.methods import check_method, find_method
-from learnscope.tensor.bits.quantize import WHOLE_BITS, Granularity, QuantiseError, Scheme, checked_bits
+from learnscope.probes.bits.rounding_options import RoundingOptions
+from learnscope.tensor.bits.methods import find_method
 
+BOTH_HALVES = 1 << 28
+"""Bytes of one half's outputs up to which those of both are held, so that weights are rounded once for both."""
+KEPT_COPIES = 1 << 30
+"""Bytes of quantised weights that are kept from the search until they are judged, so that calibrating is done once."""
 Half = Literal["all", "search", "held out"]
 """Which examples: all, every other one from the first on, or those between."""
 
 
-class BitProbe(Probe):
-    """Options of the probes that run a model with some of its units in fewer bits.
+class BitProbe(RoundingOptions):
+    """Probes that run a model with some of its units in fewer bits.
 
     Units are the attention and the MLP of every block, see `model.bits.quantised_units`. Quantised values replace the
     weights in place; afterwards these are restored bit for bit.
     """
-
-    at: At = "once"
-    bits: Sequence[int] = (8, 4, 2)
-    granularity: Granularity = "channel"
-    """A scale for each output channel, for each `group_size` inputs of one, or for the whole weight ("tensor")."""
-    group_size: int = 64
-    symmetric: bool | None = None
-    """Around 0, or with a zero point; None: with one at 3 bits and fewer."""
-    examples: int = 32
-    """Examples of the data that outputs are compared on."""
-    embeddings: bool = False
-    """Whether embeddings, heads and other weights outside of blocks are units too."""
-    activation_bits: int | None = None
-    """Bits of the inputs of quantised modules, each token by its own range; None: as they are."""
-    scales: Literal["float32", "float16"] = "float32"
-    """How scales are stored: with small groups they are a good part of the bytes."""
-    method: str = "rtn"
-    """How weights are rounded: "rtn", each to the nearest number of its scale, or another of
-    `learnscope.tensor.bits.methods.METHODS`. Those that need data are calibrated on the half to search on."""
-
-    needs = frozenset({"holdout"})
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_whole(self, examples=1)
-        name, activations = type(self).__name__, self.activation_bits
-        if activations is not None and not (is_whole(activations) and activations in WHOLE_BITS):
-            raise ValueError(f"{name}(activation_bits={activations!r}): 2 to 8, or None for activations as they are")
-        try:
-            check_method(self.method)
-        except QuantiseError as error:
-            raise ValueError(f"{name}: {error}") from None
-        if isinstance(self.bits, str) or not isinstance(self.bits, Sequence) or not self.bits:
-            raise ValueError(f"{name}(bits={self.bits!r}): one or more of 2 to 8 and 16 are needed")
-        try:
-            self.scheme()
-            widest = self.widths()[0]
-        except QuantiseError as error:
-            raise ValueError(f"{name}: {error}") from error
-        if widest > 16:
-            raise ValueError(
-                f"{name}(bits={self.bits!r}): 2 to 8 and 16 are possible; as stored is always compared with"
-            )
-
-    def scheme(self) -> Scheme:
-        plain = Scheme(
-            symmetric=self.symmetric, granularity=self.granularity, group_size=self.group_size,
-            scale_dtype=getattr(torch, self.scales),
-        )  # fmt: skip
-        return find_method(self.method).scheme(plain)
-
-    def widths(self) -> list[int]:
-        """The bits from high to low, each once."""
-        return sorted({checked_bits(bits) for bits in self.bits}, reverse=True)
-
-    def described(self) -> dict[str, Any]:
-        """The scheme in words and numbers, for notes and files."""
-        scheme: dict[str, Any] = {"granularity": self.granularity, "symmetric": self.symmetric}
-        if self.granularity == "group":
-            scheme["group_size"] = self.group_size
-        if self.activation_bits is not None:
-            scheme["activation_bits"] = self.activation_bits
-        if self.scales != "float32":
-            scheme["scales"] = self.scales
-        if self.method != "rtn":
-            scheme["method"] = self.method
-        return scheme
 
     def notes(self, scores: Mapping[str, Any]) -> dict[str, Any]:
         """What was compared and how."""
@@ -136,14 +69,16 @@ class BitProbe(Probe):
         return ledger(moment.model, bits, self.scheme(), self.units(moment))
 
     def variant(
-        self, moment: Moment, bits: Mapping[str, int], half: Half = "all", coming: Sequence[Mapping[str, int]] = ()
-    ) -> dict[str, Any]:
+        self, moment: Moment, bits: Mapping[str, int], half: Half = "all", coming: Sequence[Mapping[str, int]] = (),
+        then: Half | None = None,
+    ) -> dict[str, Any]:  # fmt: skip
         """What `learnscope.model.outputs.scores.summary` says of the model with these bits; cached.
 
-        `coming` are variants that will be asked for next: what can be run together with this one is.
+        `coming` are variants that will be asked for next: what can be run together with this one is. This one will be
+        asked for on the half `then` too: if both are small, it is run on that one while its weights are there.
         """
         bits = checked_widths(bits, self.units(moment))
-        scores = moment.remember(self._key(bits, half), lambda: self._run(moment, bits, half, coming))
+        scores = moment.remember(self._key(bits, half), lambda: self._run(moment, bits, half, coming, then))
         if half == "all" and not scores["positions"]:
             raise ValueError(
                 f"none of the {len(scores['sums']['positions'])} examples has a position that counts, so there is "
@@ -157,22 +92,34 @@ class BitProbe(Probe):
         return {"what": "quantised variant 4", "bits": bits, "scheme": self.described(), "examples": examples}
 
     def _run(
-        self, moment: Moment, bits: Mapping[str, int], half: Half, coming: Sequence[Mapping[str, int]]
-    ) -> dict[str, Any]:
-        model, task = moment.model, moment.task
-        key = ("originals", self.examples, half)
-        known = moment.once(key, lambda: originals(model, task, self.batches(moment, half)))
+        self, moment: Moment, bits: Mapping[str, int], half: Half, coming: Sequence[Mapping[str, int]],
+        then: Half | None,
+    ) -> dict[str, Any]:  # fmt: skip
+        known = self._originals(moment, half)
         if not bits:
-            return score_original(model, task, known)
-        done: dict[Any, dict[str, Any]] = moment.cache.setdefault(("run together", *self.measured_key(), half), {})
+            return score_original(moment.model, moment.task, known)
+        done = self._done(moment, half)
         asked = tuple(bits.items())
         if asked not in done:
             group = self._group(moment, known, [bits, *coming], half)
             copies = self.copies(moment)
+            later = [] if then is None or known.nbytes > BOTH_HALVES else [self._originals(moment, then)]
             # under the session's guard: another for each of many variants would take as long as their passes
             with moment.sealing():
-                done |= self._scored(moment, known, group, copies)
+                first, *others = self._scored(moment, [known, *later], group, copies)
+            done |= first
+            for other in others:
+                self._done(moment, then or half).update(other)
         return done.pop(asked)
+
+    def _originals(self, moment: Moment, half: Half) -> Baseline:
+        key, model, task = ("originals", self.examples, half), moment.model, moment.task
+        return moment.once(key, lambda: originals(model, task, self.batches(moment, half)))
+
+    def _done(self, moment: Moment, half: Half) -> dict[Any, dict[str, Any]]:
+        """Scores of variants that were run with another one, until they are asked for."""
+        done: dict[Any, dict[str, Any]] = moment.cache.setdefault(("run together", *self.measured_key(), half), {})
+        return done
 
     def copies(self, moment: Moment) -> QuantisedCopies:
         """The weights as this method rounds them, made once for all variants of the moment."""
@@ -188,8 +135,14 @@ class BitProbe(Probe):
             lambda: Calibration.collect(moment.model, batches, units, task=moment.task),
         )
 
-    def release(self, moment: Moment) -> None:
-        """Free the copies, which take as much memory as the model, where no other variant needs them soon."""
+    def release(self, moment: Moment, *, needed_later: bool = False) -> None:
+        """Free the copies, which take as much memory as the model, where no other variant needs them soon.
+
+        If they are needed later and are slow to make, they stay while all such copies together are small.
+        """
+        kept = [copies for copies in moment.cache.values() if isinstance(copies, QuantisedCopies)]
+        if needed_later and self.method != "rtn" and sum(copies.nbytes for copies in kept) <= KEPT_COPIES:
+            return
         moment.cache.pop(("quantised copies", *self.measured_key()), None)
 
     def _group(
@@ -205,9 +158,9 @@ class BitProbe(Probe):
         return new[: math.ceil(len(new) / math.ceil(len(new) / room))]  # groups of nearly the same size
 
     def _scored(
-        self, moment: Moment, known: Baseline, group: Sequence[Mapping[str, int]], copies: QuantisedCopies
-    ) -> dict[tuple[tuple[str, int], ...], dict[str, Any]]:
-        """The scores of the first variant, and of the others where they could be run together with it."""
+        self, moment: Moment, halves: Sequence[Baseline], group: Sequence[Mapping[str, int]], copies: QuantisedCopies
+    ) -> list[dict[tuple[tuple[str, int], ...], dict[str, Any]]]:
+        """For each half the scores of the first variant; on the first, of the others that could be run with it."""
         model, task, units, activations = moment.model, moment.task, self.units(moment), self.activation_bits
         if len(group) > 1:
             changes = []
@@ -216,12 +169,13 @@ class BitProbe(Probe):
                 changed = [unit for unit in units if unit.name in bits]
                 applied = partial(with_weights, model, weights, changed, activations)
                 changes.append(Change(self._names(moment, bits), applied))
-            found = score_together(model, task, known, changes)
+            found = score_together(model, task, halves[0], changes)
             if found is not None:
-                return {tuple(bits.items()): scores for bits, scores in zip(group, found, strict=True)}
+                return [{tuple(bits.items()): scores for bits, scores in zip(group, found, strict=True)}]
         bits = group[0]
         with quantised(model, bits, self.scheme(), units=units, activation_bits=activations, copies=copies):
-            return {tuple(bits.items()): score(model, task, known, self._names(moment, bits))}
+            names, asked = self._names(moment, bits), tuple(bits.items())
+            return [{asked: score(model, task, known, names)} for known in halves]
 
     def _names(self, moment: Moment, bits: Mapping[str, int]) -> list[str]:
         """The parameters that a variant changes."""

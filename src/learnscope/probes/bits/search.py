@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from learnscope.core.moment import Moment
 from learnscope.model.bits.mixes import Mix, uniform
-from learnscope.model.bits.quantise import is_switchable
 from learnscope.model.bits.sensitivities import Sensitivities
 from learnscope.probes.bits.candidates import (
     Candidate,
@@ -18,55 +17,24 @@ from learnscope.probes.bits.candidates import (
     distinct_groups,
     evenly,
     halves,
+    least_ways,
     outside_blocks,
     suffix,
 )
-from learnscope.probes.bits.columns import Configuration
-from learnscope.probes.bits.damage import judged_by
-from learnscope.probes.bits.tolerance import Tolerance
+from learnscope.probes.bits.trials import Trials
 from learnscope.tensor.bits.allocation import NoAllocation
 from learnscope.tensor.bits.frontier import at_widths, crossing
-from learnscope.tensor.bits.quantize import HALF_BITS, WHOLE_BITS, QuantiseError
+from learnscope.tensor.bits.quantize import HALF_BITS
 
 COARSE = (8, 6, 5, 4, 3, 2)
 """Widths that are tried first."""
-SHARES = (1.0, 1 / 4, 1 / 16, 1 / 64)
-"""Of the damage up to which the loss is kept: the mixes that are tried."""
-HOPELESS = 2.0
-"""Not tried on held-out examples: what another candidate of at most its bytes does this much less damage than."""
+SHARES = (1.0, 1 / 4)
+"""Of the damage up to which the loss is kept, or outputs are the same: the mixes that are tried."""
 ACTIVATIONS = 8
-ORIGINAL = "original"
-"""The model as it is, among the configurations."""
 
 
-@dataclass
-class Search:
-    """Candidates that were tried on the half to search on, with their scores there."""
-
-    moment: Moment
-    base: Quantiser
-    """The way in which single units were measured."""
-    ways: Mapping[str, Any]
-    """Options that all ways share."""
-    widths: Sequence[int]
-    free: bool
-    """Whether granularity and zero points are searched too."""
-    tolerance: Tolerance
-    alone: Sensitivities
-    methods: Sequence[str] = ()
-    """Other methods of rounding that are tried near the width that is needed."""
-    tried: dict[str, Candidate] = field(default_factory=dict)
-    scores: dict[str, Mapping[str, Any]] = field(default_factory=dict)
-    left_out: dict[str, str] = field(default_factory=dict)
-    same: dict[str, str] = field(default_factory=dict)
-    """Names of mixes that turned out to be another candidate."""
-
-    def __post_init__(self) -> None:
-        self.units = self.base.units(self.moment)
-        self.original = self.base.variant(self.moment, {}, "search")
-        self.damage_name = judged_by(self.original)
-        self.switchable = is_switchable(self.moment.model)  # it rounds by rules of its own
-        self.whole = [width for width in self.widths if width in WHOLE_BITS]
+class Search(Trials):
+    """The search itself: what is tried next follows from what was tried."""
 
     def run(self, *, max_bytes: int | None, max_kl: float | None) -> None:
         """Try what could be worth recommending: first the widths, then ways to round near the width that is needed,
@@ -76,8 +44,8 @@ class Search:
         coarse = [width for width in self.whole if width in COARSE] or self.whole
         for width in coarse:
             self.attempt(evenly(self.units, width, self.base))
-        needed = self._needed()
-        between = [width for width in self.whole if width not in coarse and abs(width - needed) <= 1]
+        needed, same = self._needed(), self._needed(same=True)
+        between = [w for w in self.whole if w not in coarse and min(abs(w - needed), abs(w - same)) <= 1]
         for width in between:
             self.attempt(evenly(self.units, width, self.base))
         needed = self._needed()
@@ -87,72 +55,21 @@ class Search:
         if self.methods:
             self._other_methods(needed)
         self._mixes(self._best_ways(needed), max_bytes, max_kl)
+        if max_bytes is not None:
+            self._smallest(max_bytes)
         if self.base.activation_bits is None and not self.switchable:
             self._activations(needed)
 
-    def attempt(self, candidate: Candidate) -> Mapping[str, Any] | None:
-        """The scores of a candidate; None, with the reason in `left_out`, for one that cannot be made."""
-        for other in self.tried.values():
-            if other.key() == candidate.key():
-                if other.name != candidate.name:
-                    self.same[candidate.name] = other.name
-                return self.scores[other.name]
-        try:
-            scores = candidate.way.variant(self.moment, candidate.bits, "search")
-        except QuantiseError as error:
-            self.left_out[candidate.name] = str(error)
-            return None
-        finally:
-            if candidate.way.measured_key() != self.base.measured_key():
-                candidate.way.release(self.moment)
-        self.tried[candidate.name], self.scores[candidate.name] = candidate, scores
-        return scores
-
-    def damage(self, name: str) -> float:
-        return float(self.scores[name][self.damage_name])
-
-    def hopeless(self) -> dict[str, str]:
-        """Refinements that another candidate is far better than, on these examples, in no more bytes."""
-        sizes = {name: candidate.packed_bytes(self.moment) for name, candidate in self.tried.items()}
-        found: dict[str, str] = {}
-        for name, candidate in self.tried.items():
-            plain = candidate.family in ("half", "uniform", "activations", "blocks", "method")
-            better = [
-                other
-                for other in self.tried
-                if sizes[other] <= sizes[name] and HOPELESS * self.damage(other) < self.damage(name)
-            ]
-            if better and not plain:
-                found[name] = min(better, key=self.damage)
-        return found
-
-    def notes(self, tried: Sequence[Configuration], best: Configuration, dropped: Mapping[str, str]) -> dict[str, Any]:
-        """On the configurations that were `tried` on held-out examples, and on the best, which is recommended."""
-        families: dict[str, str] = {name: candidate.family for name, candidate in self.tried.items()}
-        ways = {name: candidate.way.described() for name, candidate in self.tried.items()}
-        return {
-            "verdict": "mixed" if families.get(best.name) == "mixed" else "uniform",
-            "recommended": dict(best.bits), "recommended_name": best.name,
-            "recommended_scheme": ways.get(best.name, self.base.described()),
-            "bits": {item.name: dict(item.bits) for item in tried},
-            "schemes": {name: way for name, way in ways.items() if name not in dropped},
-            "family": {ORIGINAL: ORIGINAL, **families}, "dropped": dict(dropped), "same": self.same,
-            "left_out": self.left_out, "search_examples": len(self.original["sums"]["positions"]),
-            "held_out_examples": len(best.scores["sums"]["positions"]), "alone_examples": self.alone.examples,
-            "embeddings": self.base.embeddings,
-        }  # fmt: skip
-
-    def is_near(self, name: str) -> bool:
-        return self.tolerance.is_near(self.original, self.scores[name])
-
-    def _needed(self) -> int:
-        """The fewest bits for all units within the loss; the most there are, if none is."""
+    def _needed(self, *, same: bool = False) -> int:
+        """The fewest bits for all units within the loss, or with the same outputs; the most there are, if none is."""
         even = {
             candidate.bits[self.units[0].name]: name
             for name, candidate in self.tried.items()
             if candidate.family == "uniform"
         }
         inside = [width for width, name in even.items() if self.is_near(name)]
+        if same and self.same_kl is not None:
+            inside = [width for width in inside if self.damage(even[width]) <= self.same_kl]
         return min(inside, default=max(even, default=max(self.widths)))
 
     def _narrower(self, width: int) -> int:
@@ -216,23 +133,32 @@ class Search:
         if len(self.units) < 2:
             self.left_out["mixed"] = "a mix needs two units"
             return
-        even = [name for name, candidate in self.tried.items() if candidate.family in ("uniform", "group")]
-        limit = crossing((self.damage(name), self.is_near(name)) for name in even) if max_kl is None else max_kl
         for number, way in enumerate(ways):
             alone = self._alone(way)
             ratio = self._additivity(alone, way)
             if max_bytes is not None:
                 self._solved(alone, way, max_bytes=max_bytes)
-            if limit is None:
-                continue
-            for share in SHARES if number == 0 else SHARES[:2]:
-                scores = self._solved(alone, way, max_kl=share * limit * ratio)
-                if share == 1.0 and scores is not None:
-                    over = self.tolerance.excess(self.original, scores)
-                    if max_kl is not None:
-                        over = scores[self.damage_name] / max_kl
+            for limit, excess in self._limits(max_kl):
+                for share in SHARES if number == 0 else SHARES[:1]:
+                    scores = self._solved(alone, way, max_kl=share * limit * ratio)
+                    over = 1.0 if share < 1 or scores is None else excess(scores)
                     if math.isfinite(over) and over > 0 and not 0.8 <= over <= 1:
                         self._solved(alone, way, max_kl=0.9 * limit * ratio / min(max(over, 0.25), 8))
+
+    def _limits(self, max_kl: float | None) -> list[tuple[float, Callable[[Mapping[str, Any]], float]]]:
+        """Damages up to which mixes are looked for, with how many times what is allowed a mix does: the damage that was
+        asked for, else that at which the loss is reached, and that at which outputs count as the same."""
+
+        def times(limit: float) -> Callable[[Mapping[str, Any]], float]:
+            return lambda scores: float(scores[self.damage_name]) / limit
+
+        if max_kl is not None:
+            return [(max_kl, times(max_kl))]
+        even = [name for name, candidate in self.tried.items() if candidate.family in ("uniform", "group")]
+        limit = crossing((self.damage(name), self.is_near(name)) for name in even)
+        found = [] if limit is None else [(limit, partial(self.tolerance.excess, self.original))]
+        same = self.same_kl
+        return found if same is None or not (limit is None or same < limit) else [*found, (same, times(0.9 * same))]
 
     def _alone(self, way: Quantiser) -> Sensitivities:
         """The damages of single units at all widths, with the sizes that this way of rounding takes."""
@@ -268,6 +194,14 @@ class Search:
         if candidate.name in self.tried:  # as many bits, otherwise spread
             candidate = replace(candidate, name=f"{candidate.name}_{len(self.tried)}")
         return self.attempt(candidate)
+
+    def _smallest(self, max_bytes: int) -> None:
+        """Where nothing that was tried fits, what takes the fewest bytes of all, if that does."""
+        if any(candidate.packed_bytes(self.moment) <= max_bytes for candidate in self.tried.values()):
+            return
+        ways = [self.base, *(least_ways(self.units, self.ways) if self.free else ())]
+        least = [evenly(self.units, min(self.widths), way, "tensor") for way in ways]
+        self.attempt(min(least, key=lambda candidate: candidate.packed_bytes(self.moment)))
 
     def _activations(self, needed: int) -> None:
         """The same weights with activations rounded too, token by token."""

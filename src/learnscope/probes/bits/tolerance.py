@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from learnscope.intervals import wilson
@@ -28,6 +28,15 @@ class Loss:
     allowed: float
     reason: str | None
     n: int
+    kl: float = math.nan
+    """The upper end of the interval of the mean KL, or the mean itself if there is none; NaN: it does not decide."""
+    kl_allowed: float = math.nan
+
+    @property
+    def same(self) -> bool:
+        """Whether it cannot be told from the model itself: no loss that is more than chance, and outputs so close that
+        seeing one of them hardly tells which of the two it is from."""
+        return not self.told_apart and not self.kl > self.kl_allowed
 
     @property
     def near(self) -> bool:
@@ -57,7 +66,7 @@ class Loss:
         return {
             "measure": self.measure, "change": self.change, "low": low, "high": high,
             "allowed": self.allowed, "within": self.within, "told_apart": self.told_apart, "reason": self.reason,
-            "n": self.n,
+            "n": self.n, "same": self.same, **({} if math.isnan(self.kl) else {"kl_allowed": self.kl_allowed}),
         }  # fmt: skip
 
 
@@ -67,8 +76,27 @@ class Tolerance:
 
     share: float
 
+    @property
+    def same_kl(self) -> float:
+        """The mean KL up to which the outputs of a language model are the same, whatever its perplexity: 2 share².
+
+        By Pinsker's inequality (Cover and Thomas, *Elements of Information Theory*, 2006, lemma 11.6.1) the total
+        variation of the next token's distributions is then at most `share`: of 100 tokens, 99 can be drawn alike, and
+        the best guess from which of the two a token is is right in 50.5 % of cases. Perplexity alone does not see
+        answers that change for the better as often as for the worse (Dutta, Krishnan, Kwatra and Ramjee, *Accuracy is
+        Not All You Need*, NeurIPS 2024).
+        """
+        return 2 * self.share**2
+
     def loss(self, original: Scores, scores: Scores) -> Loss:
         """What these scores lose beside the model's own on the same examples."""
+        found = self._loss(original, scores)
+        if found.measure not in ("perplexity", "kl"):
+            return found
+        _, high, reason = interval(scores, "kl")
+        return replace(found, kl=scores["kl"] if reason is not None else high, kl_allowed=self.same_kl)
+
+    def _loss(self, original: Scores, scores: Scores) -> Loss:
         n = sum(1 for count in scores["sums"]["positions"] if count)
         if scores.get("loss") is None:
             name = "mse" if scores["regression"] else "kl"

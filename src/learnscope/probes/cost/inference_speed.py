@@ -7,7 +7,7 @@ from typing import Any
 
 from learnscope.core.moment import Moment
 from learnscope.model.cost.calls import NO_TOKENS
-from learnscope.model.cost.speed import measured_speed
+from learnscope.model.cost.speed import GRID_WORK, measured_speed
 from learnscope.model.cost.timing import NEEDED
 from learnscope.options import check_whole, is_whole
 from learnscope.probes.cost.timing import TimingProbe, first_batch
@@ -39,6 +39,8 @@ class InferenceSpeed(TimingProbe):
     seconds: float = 0.2
     """For each setting; the data's own batch has ten times as many."""
     repeats: int = 300
+    work: float = GRID_WORK
+    """Multiply-adds that one pass over the grid may take, by one for each parameter and token."""
     threads: int | None = None
     """Threads of torch; None: as many as it has."""
 
@@ -60,6 +62,7 @@ class InferenceSpeed(TimingProbe):
             "batches": None if self.batches is None else list(self.batches),
             "lengths": None if self.lengths is None else list(self.lengths),
             "seconds": self.seconds, "repeats": self.repeats, "threads": self.threads,
+            "work": self.work,
         }  # fmt: skip
         speed = moment.remember(
             {"what": "inference speed", **options},

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from learnscope.core.moment import Moment
 from learnscope.model.cost.layer_times import layer_times
 from learnscope.probes.cost.timing import TimingProbe, first_batch
@@ -20,17 +22,18 @@ class LayerTimes(TimingProbe):
 
     repeats: int = 50
     seconds: float = 2.0
+    one_example: bool = False
+    """Whether only the first example of the batch is run."""
 
     reads_only = True  # the passes have a guard of their own
     cost = "up to `seconds` of forward passes over one batch"
 
     def measure(self, moment: Moment) -> Measurement:
-        options = {"repeats": self.repeats, "seconds": self.seconds}
+        options: dict[str, Any] = {"repeats": self.repeats, "seconds": self.seconds}
+        batch = moment.task.take(first_batch(moment), 1) if self.one_example else first_batch(moment)
         times = moment.remember(
-            {"what": "layer times", **options},
-            lambda: layer_times(
-                moment.model, moment.task, first_batch(moment), repeats=self.repeats, seconds=self.seconds
-            ),
+            {"what": "layer times", **options, **({"one example": True} if self.one_example else {})},
+            lambda: layer_times(moment.model, moment.task, batch, **options),
             on_this_machine=True,
         )
         modules = times["modules"]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from learnscope.findings import find, findings_of
-from learnscope.findings.bits.frontier import described, lost, searched, smaller
+from learnscope.findings.bits.frontier import MEASURES, described, lost, searched, smaller
 from learnscope.findings.cost.deployment import audit_deployment
 from learnscope.findings.cost.exported import exported
 from learnscope.reading.audit import Audit, Frontier, read_audit
 from learnscope.reading.audit_numbers import interval_text, size
-from learnscope.reading.audit_parts import Optimum
+from learnscope.reading.audit_parts import Configuration, Optimum
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.words import num, percent
 from learnscope.store.reader import RunReader
@@ -58,16 +61,24 @@ def _bits(part: Optimum | None) -> list[Line]:
     if budget is not None:
         limit = part["budget_bytes"].value
         asked = f"best in {size(limit)}" if limit is not None else f"KL at most {num(part['budget_kl'].value or 0)}"
-        lines.append((asked, f"{budget[0].name}, {smaller(budget[0])}: {lost(budget[1])}"))
+        lines.append((asked, _answer(part, *budget)))
     if same is not None:
         label = "smallest as good" if not same[1].get("reason") else "smallest, by means"
-        lines.append((label, f"{same[0].name}, {smaller(same[0])}: {lost(same[1])}"))
+        lines.append((label, _answer(part, *same)))
     if within is not None and same is not None and within[0].name != same[0].name:
         label = f"smallest at {percent(within[1]['allowed'])}"
-        lines.append((label, f"{within[0].name}, {smaller(within[0])}: {lost(within[1])}"))
+        lines.append((label, _answer(part, *within)))
     if part.recommended_name is not None:
         lines.append(("recommended", f"{part.recommended_name}: {described(part, part.recommended_name)}"))
     return [*lines, ("how", searched(part))]
+
+
+def _answer(part: Frontier, item: Configuration, facts: Mapping[str, Any]) -> str:
+    """A configuration, its size, what it loses, and how far its outputs are off where that is another number."""
+    other = facts["measure"] != part.judged_by and facts["damage"]
+    return f"{item.name}, {smaller(item)}: {lost(facts)}" + (
+        f", {MEASURES[part.judged_by]} {num(facts['damage'])}" if other else ""
+    )
 
 
 def _fastest(audit: Audit) -> Line | None:
@@ -83,7 +94,14 @@ def _speed(audit: Audit) -> Line | None:
 
 
 def _attacks(audit: Audit) -> Line | None:
-    part = audit.attacks
+    """Of a language model the prompts that anybody could send: nobody who sends text can move its embeddings."""
+    part, worst = audit.attacks, None if audit.prompts is None else audit.prompts.worst
+    if worst is not None and audit.prompts is not None and (part is None or part.notes.get("target") == "embeddings"):
+        what = f"{worst.name.replace('_', ' ')} in {percent(worst.level)} of the places"
+        return (
+            "changed prompts",
+            f"{what}: accuracy changes by {interval_text(worst.accuracy_change)}{audit.prompts.on}",
+        )
     if part is None or part.gap.value is None:
         return None
     return "attacks", f"accuracy falls by {interval_text(part.gap)}{part.on}, on {part.notes.get('target', 'inputs')}"

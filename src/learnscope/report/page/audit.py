@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from learnscope.findings.bits.bit_widths import damage, recommended_configuration
@@ -10,7 +10,7 @@ from learnscope.findings.bits.frontier import MEASURES
 from learnscope.quantities.bits import BitSensitivity
 from learnscope.reading.audit import Audit, read_audit
 from learnscope.reading.audit_numbers import DISTURBED, Entry, Number, at_level, duration, ends_text, on_examples, size
-from learnscope.reading.audit_parts import Configuration, Levels
+from learnscope.reading.audit_parts import Configuration, Levels, Unit
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.words import num, percent
 from learnscope.report.audit.threats import THREATS
@@ -120,13 +120,11 @@ def _sensitivities(audit: Audit) -> dict[str, Any]:
                 sizes.setdefault(entry.scope, {})[int(bits)] = n
         elif (n := entry[BitSensitivity.original_bytes.name].value) is not None:
             stored[entry.scope] = n
+    between: Mapping[str, Any] = part.notes.get("between") or {}
     units = [
         {
             "name": unit.name, "layer": unit.layer, "part": unit.part, "original": stored.get(unit.name),
-            "options": [
-                {"bits": bits, "bytes": sizes.get(unit.name, {}).get(bits), "damage": cost.value, "reason": cost.reason}
-                for bits, cost in sorted(unit.cost.items())
-            ],
+            "options": sorted(_widths(unit, sizes.get(unit.name, {}), between), key=lambda option: option["bits"]),
         }
         for unit in part.units
     ]  # fmt: skip
@@ -139,6 +137,19 @@ def _sensitivities(audit: Audit) -> dict[str, Any]:
         "rest_bytes": None if whole is None or known is None else max(0.0, whole - known),
         "chosen": audit.optimum.chosen if audit.optimum is not None else {},
     }  # fmt: skip
+
+
+def _widths(unit: Unit, sizes: Mapping[int, float], between: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The widths at which a unit was measured, and those whose damage was read off between them."""
+    found: list[dict[str, Any]] = [
+        {"bits": bits, "bytes": sizes.get(bits), "damage": cost.value, "reason": cost.reason}
+        for bits, cost in unit.cost.items()
+    ]
+    read_off = {int(bits): of_units[unit.name] for bits, of_units in between.items() if unit.name in of_units}
+    return found + [
+        {"bits": bits, "bytes": numbers["bytes"], "damage": numbers["damage"], "reason": None, "read_off": True}
+        for bits, numbers in read_off.items()
+    ]
 
 
 def _robustness(audit: Audit, cuts: Cuts) -> dict[str, Any]:

@@ -26,6 +26,8 @@ from learnscope.tensor.bits.quantize import (
 
 SHARES = tuple(share / 50 for share in range(50, 14, -1))
 """Of the range of a group, from all of it on."""
+BLOCK = 1 << 18
+"""Weights that are tried at a time: all that is computed of them stays in the cache."""
 
 
 @torch.no_grad()
@@ -44,11 +46,20 @@ def clipped_scales(
     groups: Tensor, bits: int, scheme: Scheme, dtype: torch.dtype | None = None
 ) -> tuple[Tensor, Tensor | None]:
     """As `scales_of`, for the share of every group's range that has the least Σ (w - w')², w' in `dtype`."""
-    scale, zero = scales_of(groups, bits, scheme)
-    least = _error(groups, scale, zero, bits, dtype)
+    step = max(1, BLOCK // max(1, groups[:1].numel()))
+    parts = [_best_scales(part, bits, scheme, dtype) for part in groups.split(step)]
+    zeros = [zero for _, zero in parts if zero is not None]
+    return torch.cat([scale for scale, _ in parts]), torch.cat(zeros) if zeros else None
+
+
+def _best_scales(groups: Tensor, bits: int, scheme: Scheme, dtype: torch.dtype | None) -> tuple[Tensor, Tensor | None]:
+    ends = torch.aminmax(groups, dim=-1, keepdim=True)
+    largest = torch.maximum(-ends.min, ends.max).clamp(min=torch.finfo(groups.dtype).tiny)
+    scale, zero = scales_of(groups, bits, scheme, ends=ends)
+    least = _error(groups, largest, scale, zero, bits, dtype)
     for share in SHARES[1:]:
-        other_scale, other_zero = scales_of(groups, bits, scheme, share)
-        error = _error(groups, other_scale, other_zero, bits, dtype)
+        other_scale, other_zero = scales_of(groups, bits, scheme, share, ends)
+        error = _error(groups, largest, other_scale, other_zero, bits, dtype)
         better = error < least
         least = torch.where(better, error, least)
         scale = torch.where(better, other_scale, scale)
@@ -57,10 +68,11 @@ def clipped_scales(
     return scale, zero
 
 
-def _error(groups: Tensor, scale: Tensor, zero: Tensor | None, bits: int, dtype: torch.dtype | None) -> Tensor:
+def _error(
+    groups: Tensor, largest: Tensor, scale: Tensor, zero: Tensor | None, bits: int, dtype: torch.dtype | None
+) -> Tensor:
     """Σ (w - w')² of every group. Differences are divided by the group's largest entry, whose square may overflow."""
     made = restored(rounded(groups, scale, zero, bits), scale, zero)
     if dtype is not None and dtype != made.dtype:
         made = made.to(dtype).to(made.dtype)
-    largest = groups.abs().amax(-1, keepdim=True).clamp(min=torch.finfo(groups.dtype).tiny)
     return made.sub_(groups).div_(largest).square_().sum(-1, keepdim=True, dtype=torch.float64)

@@ -39,6 +39,9 @@ class Comparison:
     """Correct in the reference and wrong in the variant, as booleans; None without target classes."""
     mended: Tensor | None = None
     """Wrong in the reference and correct in the variant."""
+    log_total: Tensor | None = None
+    """Logarithm of the sum of the variant's exponentials, of large logits, to 1e-8; what it differs by from that of the
+    reference beside itself is as accurate as the divergence. NaN where that is not so."""
 
 
 class ReferenceRows(NamedTuple):
@@ -95,9 +98,11 @@ def compare_logits(
         rows = torch.arange(len(a), device=a.device) if rows is None else rows
         size = CHUNK if a.device.type == "cpu" else ACCELERATOR_CHUNK
         step = min(max(1, size // max(1, a.shape[1])), max(1, len(rows)))
-        fused = fused_comparison(a, b, facts) if isinstance(facts, RowFacts) and probabilities else None
-        if fused is not None and isinstance(facts, RowFacts):
-            numbers, classes = fused[0][:, rows], torch.stack([facts.first[rows].long(), fused[1][rows]])
+        log_total = None
+        if isinstance(facts, RowFacts) and probabilities:
+            fused = fused_comparison(a, b, facts)
+            numbers, log_total = fused.numbers[:, rows], fused.log_total[rows]
+            classes = torch.stack([facts.first[rows].long(), fused.first[rows]])
             redo = (~numbers.isfinite().all(0)).nonzero().squeeze(1)
             if len(redo):
                 numbers[:, redo], _ = _in_chunks(a, b, rows[redo], step, probabilities)
@@ -114,7 +119,7 @@ def compare_logits(
         if not probabilities:
             nothing = torch.full_like(kl, torch.nan)
             return Comparison(nothing, cosine, mse, nothing)
-        return Comparison(kl, cosine, mse, *_top1_changes(classes, targets))
+        return Comparison(kl, cosine, mse, *_top1_changes(classes, targets), log_total=log_total)
 
 
 def summarise(parts: Sequence[Comparison]) -> dict[str, Tensor]:

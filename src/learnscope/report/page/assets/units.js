@@ -35,9 +35,9 @@ function unitsPart(payload) {
           background: each.damage > 0 ? mixed(share) : "var(--zero-cell)",
           color: each.damage > 0 ? readable(share) : "var(--ink)",
         },
-        title: `${unit.name} at ${bits} bits: ${num(each.damage)}`,
+        title: `${unit.name} at ${bits} bits: ${num(each.damage)}${each.read_off ? ", read off between the widths that were measured" : ""}`,
       },
-      num(each.damage),
+      each.read_off ? `≈ ${num(each.damage)}` : num(each.damage),
     );
   };
   const body = h("div", {});

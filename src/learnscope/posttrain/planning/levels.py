@@ -1,0 +1,56 @@
+"""What the three efforts of an audit spend besides the examples: seconds of timing, and options of the probes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from learnscope.model.cost.speed import GRID_WORK
+from learnscope.probes.bits.bit_frontier import BitFrontier
+from learnscope.probes.cost.exported_speed import ExportedSpeed
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """One effort."""
+
+    share: float
+    """Of the work that a default audit may take."""
+    seconds: float
+    """How long each setting of speed is timed."""
+    grid_work: float = GRID_WORK
+    """Multiply-adds of one pass over the grid of prefill and decode."""
+    packed_seconds: float = ExportedSpeed.seconds
+    """How long each copy with packed weights may be timed."""
+    one_example: bool = False
+    """Whether layers are timed on one example, not on the first batch."""
+    search: Mapping[str, Any] = field(default_factory=dict)
+    """Options of the search over bit widths."""
+    robustness: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Options of the probes of robustness, by their names: fewer levels, and seeds where intervals are over texts."""
+
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    """By part, what these options leave out, in words."""
+
+    @property
+    def alone(self) -> int:
+        """Examples that single units are measured on."""
+        return int(self.search.get("alone_examples", BitFrontier.alone_examples))
+
+
+LEVELS: Mapping[str, Level] = {
+    "quick": Level(
+        0.2, 0.05, 1e10, 0.3, one_example=True, search={"alone_examples": 8, "methods": ("gptq",)},
+        robustness={
+            "Attacks": {"seeds": 2}, "NoiseRobustness": {"sigmas": (0.05,), "bits": (4,)},
+            "InputPerturbation": {"levels": (0.1,)}, "PromptPerturbation": {"seeds": 1},
+        },
+        left_out={
+            "bit_widths": "of the calibrated methods only gptq",
+            "robustness": "one level of noise and of changed inputs, one seed of changed prompts",
+        },
+    ),
+    "default": Level(1.0, 0.2, search={"alone_examples": 16}),
+    "thorough": Level(1.0, 0.5),
+}  # fmt: skip
