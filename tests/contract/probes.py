@@ -26,6 +26,7 @@ CHEAP: dict[str, dict[str, Any]] = {
     "NoiseRobustness": {**NOW, "sigmas": (0.1,), "bits": (4,), "examples": 4},
     "Performance": {**NOW, "resamples": 50},
     "PromptPerturbation": {**NOW, "levels": (0.2,), "seeds": 1, "examples": 4},
+    "SharedTexts": {**NOW, "examples": 4},
     "TaskAccuracy": {**NOW, "tasks": [Questions("two", [{"context": "a", "choices": ["b", "c"], "answer": 0}])]},
     "WeightDelta": {"path": "weights.pt", "run": "contract"},  # in the folder that a test is in
     "WeightSpectrum": {"trained_only": False},
