@@ -13,7 +13,7 @@ from learnscope.reading.audit_numbers import DISTURBED, Entry, Number, at_level,
 from learnscope.reading.audit_parts import Configuration, Levels
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.words import num, percent
-from learnscope.report.audit.threats import THREATS
+from learnscope.report.audit.threats import PROMPTS, THREATS
 from learnscope.store.reader import RunReader
 
 Write = Callable[[float], str]
@@ -155,10 +155,30 @@ def _robustness(audit: Audit, cuts: Cuts) -> dict[str, Any]:
             for a in part.attacks
         ],
         "on": "" if part is None else part.on.strip(),
+        "prompts": _prompts(audit),
         "noise": [*_levels(audit.noise), *_levels(audit.perturbations)],
         "transfer": [] if audit.transfer is None else [
             {"made": made, "tested": tested, **_number(n)} for (made, tested), n in audit.transfer.accuracy.items()
         ],
+    }  # fmt: skip
+
+
+def _prompts(audit: Audit) -> dict[str, Any] | None:
+    """What changed prompts do, with intervals over examples; None where that was not measured."""
+    part = audit.prompts
+    if part is None:
+        return None
+    rows = [
+        {
+            "name": DISTURBED.get(each.name, (each.name, ""))[0], "share": each.level,
+            "level": at_level(each.name, each.level), "accuracy": _number(each.accuracy_change),
+            "loss": _number(each.loss_change), "kl": _number(each.kl),
+        }
+        for each in part.changes
+    ]  # fmt: skip
+    seeds = [seeds for each in part.changes if (seeds := each["seeds"].integer) is not None]
+    return {
+        "threat": PROMPTS, "on": part.on.strip(), "seeds": max(seeds, default=0), "rows": rows, "reason": part.reason,
     }  # fmt: skip
 
 

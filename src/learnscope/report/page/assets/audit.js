@@ -183,6 +183,7 @@ const AUDIT_PLACES = {
   Attacks: "robustness",
   NoiseRobustness: "robustness",
   InputPerturbation: "robustness",
+  PromptPerturbation: "robustness",
   BitRobustness: "robustness",
 };
 
