@@ -52,6 +52,7 @@ from learnscope.probes.outputs.objective import Objective as Objective
 from learnscope.probes.outputs.performance import Performance as Performance
 from learnscope.probes.outputs.task_accuracy import TaskAccuracy as TaskAccuracy
 from learnscope.probes.robustness.attacks import Attacks as Attacks
+from learnscope.probes.robustness.auto_attack import AutoAttack as AutoAttack
 from learnscope.probes.robustness.bit_robustness import BitRobustness as BitRobustness
 from learnscope.probes.robustness.input_perturbation import InputPerturbation as InputPerturbation
 from learnscope.probes.robustness.noise_robustness import NoiseRobustness as NoiseRobustness

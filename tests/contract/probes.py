@@ -13,6 +13,7 @@ NOW: dict[str, Any] = {"every": 5, "at": "after_step"}
 CHEAP: dict[str, dict[str, Any]] = {
     "AdapterTruncation": {**NOW, "examples": 4},
     "Attacks": {**NOW, "epsilons": (0.1,), "steps": 2, "restarts": 1, "examples": 4},
+    "AutoAttack": {**NOW, "queries": 5, "steps": 2, "examples": 4},
     "BitFrontier": {**NOW, "bits": (4, 2), "examples": 4},
     "BitOptimum": {**NOW, "bits": (4, 2), "examples": 4},
     "BitRobustness": {**NOW, "bits": (4,), "steps": 2, "examples": 4},

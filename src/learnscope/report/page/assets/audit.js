@@ -184,6 +184,7 @@ const AUDIT_PLACES = {
   NoiseRobustness: "robustness",
   InputPerturbation: "robustness",
   PromptPerturbation: "robustness",
+  AutoAttack: "robustness",
   BitRobustness: "robustness",
 };
 

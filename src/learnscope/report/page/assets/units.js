@@ -197,6 +197,7 @@ function robustnessPart(payload) {
       ),
     ]);
   }
+  append(part, [autoattackPanel(robustness.autoattack)]);
   if (robustness.noise.length) {
     append(part, [
       h(

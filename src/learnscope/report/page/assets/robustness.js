@@ -1,3 +1,44 @@
+// AutoAttack beside PGD, with the flags for masked gradients.
+
+function autoattackPanel(auto) {
+  if (!auto) return null;
+  const interval = (each) =>
+    each.value === null
+      ? each.reason || "n/a"
+      : `${percent(each.value)}${each.low !== null ? ` (${percent(each.low)} to ${percent(each.high)})` : ""}`;
+  const flag = ({ name, value, reason }) =>
+    h("li", { class: value === 0 ? "failed" : "" }, `${name}: ${value === null ? `not told (${reason})` : value ? "yes" : "NO"}`);
+  const masked = auto.flags.some((each) => each.value === 0);
+  return h(
+    "div",
+    { class: "panel wide", id: "panel-autoattack" },
+    h("h3", {}, "AutoAttack beside PGD"),
+    auto.gap.value === null
+      ? h("p", { class: "quiet" }, `Not measured: ${auto.gap.reason}.`)
+      : [
+          h(
+            "p",
+            { class: "meaning" },
+            `Clean accuracy ${interval(auto.clean)}. AutoAttack takes ${interval(auto.gap)} at the largest epsilon, and PGD alone overlooks ${interval(auto.pgd_gap)}. ${auto.on}.`,
+          ),
+          h("p", {}, h("strong", {}, masked ? "Gradients are masked:" : "No sign of masked gradients:")),
+          h("ul", { class: "flags" }, auto.flags.map(flag)),
+          auto.said.map((text) => h("p", { class: "quiet" }, `The package warns: ${text}`)),
+          Object.entries(auto.left_out).map(([name, why]) => h("p", { class: "quiet" }, `${name} was not run: ${why}.`)),
+          table(
+            [
+              { key: "name", label: "attack" },
+              { key: "norm", label: "norm" },
+              { key: "epsilon", label: "epsilon", align: "right", format: num },
+              { key: "accuracy", label: "accuracy", align: "right", format: interval },
+            ],
+            auto.rows,
+            { label: "AutoAttack" },
+          ),
+        ],
+  );
+}
+
 // What changed prompts do to a model: a dot for each kind of change and share, and the same as a table.
 
 function promptsPanel(robustness, missing) {
