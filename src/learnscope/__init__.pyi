@@ -30,6 +30,7 @@ from learnscope.probes.bits.bit_frontier import BitFrontier as BitFrontier
 from learnscope.probes.bits.bit_optimum import BitOptimum as BitOptimum
 from learnscope.probes.bits.bit_sensitivity import BitSensitivity as BitSensitivity
 from learnscope.probes.bits.bit_widths import BitWidths as BitWidths
+from learnscope.probes.bits.shared_texts import SharedTexts as SharedTexts
 from learnscope.probes.cost.exported_speed import ExportedSpeed as ExportedSpeed
 from learnscope.probes.cost.inference_speed import InferenceSpeed as InferenceSpeed
 from learnscope.probes.cost.layer_times import LayerTimes as LayerTimes
@@ -51,6 +52,7 @@ from learnscope.probes.outputs.objective import Objective as Objective
 from learnscope.probes.outputs.performance import Performance as Performance
 from learnscope.probes.outputs.task_accuracy import TaskAccuracy as TaskAccuracy
 from learnscope.probes.robustness.attacks import Attacks as Attacks
+from learnscope.probes.robustness.auto_attack import AutoAttack as AutoAttack
 from learnscope.probes.robustness.bit_robustness import BitRobustness as BitRobustness
 from learnscope.probes.robustness.input_perturbation import InputPerturbation as InputPerturbation
 from learnscope.probes.robustness.noise_robustness import NoiseRobustness as NoiseRobustness

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from comparison.ranked import ranked_runs
 from findings.adapters.test_adapters import MODULES, spectrum, truncation
 from findings.made_run import MadeRun
 from learnscope.comparison import compare
@@ -147,6 +148,9 @@ PAGES: dict[str, Callable[[Path], Path]] = {
     "adapters without data": lambda folder: page_of(bare_adapters().reader, folder, "bare"),
     "comparison": comparison,
     "comparison without data": lambda folder: comparison(folder, bare=True),
+    "ranking": lambda folder: compare(
+        [Run(run.backend) for run in ranked_runs()], names=["base", "tuned", "large"]
+    ).page(folder),
     "runs": runs_page,
     "runs without data": lambda folder: runs_page(folder, bare=True),
 }

@@ -14,9 +14,10 @@ from browser.made_pages import PAGES, make
 AXE = Path(__file__).parent / "axe" / "axe.min.js"
 PANELS = {
     "training": ["main/loss", "main/accuracy", "main/rate", "layers", "examples", "data-map"],
-    "audit": ["frontier", "budget", "units", "attacks", "noise"],
+    "audit": ["frontier", "budget", "units", "prompts", "attacks", "noise"],
     "adapters": ["main/loss", "modules", "cuts"],
     "comparison": ["compare/Loss loss", "layers", "differs"],
+    "ranking": ["ranking-verdict", "ranking", "bases", "differs"],
     "runs": ["runs/Training loss", "runs"],
 }
 PAINTED = """() => [...document.querySelectorAll('.plot canvas, canvas.cells')].map(canvas => {

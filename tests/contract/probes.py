@@ -13,6 +13,7 @@ NOW: dict[str, Any] = {"every": 5, "at": "after_step"}
 CHEAP: dict[str, dict[str, Any]] = {
     "AdapterTruncation": {**NOW, "examples": 4},
     "Attacks": {**NOW, "epsilons": (0.1,), "steps": 2, "restarts": 1, "examples": 4},
+    "AutoAttack": {**NOW, "queries": 5, "steps": 2, "examples": 4},
     "BitFrontier": {**NOW, "bits": (4, 2), "examples": 4},
     "BitOptimum": {**NOW, "bits": (4, 2), "examples": 4},
     "BitRobustness": {**NOW, "bits": (4,), "steps": 2, "examples": 4},
@@ -26,6 +27,7 @@ CHEAP: dict[str, dict[str, Any]] = {
     "NoiseRobustness": {**NOW, "sigmas": (0.1,), "bits": (4,), "examples": 4},
     "Performance": {**NOW, "resamples": 50},
     "PromptPerturbation": {**NOW, "levels": (0.2,), "seeds": 1, "examples": 4},
+    "SharedTexts": {**NOW, "examples": 4},
     "TaskAccuracy": {**NOW, "tasks": [Questions("two", [{"context": "a", "choices": ["b", "c"], "answer": 0}])]},
     "WeightDelta": {"path": "weights.pt", "run": "contract"},  # in the folder that a test is in
     "WeightSpectrum": {"trained_only": False},

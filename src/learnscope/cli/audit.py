@@ -23,7 +23,7 @@ EXAMPLES = """examples:
   learnscope audit --model_path runs/gpt2 --data_split validation      a Hugging Face folder, on a built-in text
   learnscope audit --model_path model.pt --config_path config.json --data_split 'validation[:100]'
   learnscope audit --model_path model.pt --data held_out.jsonl --parts performance bit_widths
-  learnscope audit --model_path a.pt b.pt --output_dir compared        several models side by side
+  learnscope audit a/ b/ c.pt --data held_out.jsonl --output_dir compared   which of them, and how to store it
   learnscope audit --model_path model.pt --max_mb 3.5 --export packed.safetensors
   learnscope audit --model_path runs/llama --data held_out.jsonl --export llama.gguf    for llama.cpp
   learnscope audit --solve analysis_results/sensitivity.json --max_mb 3   another budget: nothing is measured again"""
@@ -45,7 +45,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     models = "a Hugging Face folder, .safetensors or .pt state dictionary (default: one made here)"
     config = "configuration of a state dictionary (default: config.json beside it, or one inside it)"
     out = Path("analysis_results")
-    parser.add_argument("--model_path", metavar="PATH", nargs="+", default=[], help=models)
+    parser.add_argument("models", metavar="MODEL", nargs="*", help=f"{models}; several are ranked on one frontier")
+    parser.add_argument("--model_path", metavar="PATH", nargs="+", default=[], help="the same as a flag")
     parser.add_argument("--config_path", metavar="FILE", type=Path, help=config)
     parser.add_argument("--output_dir", metavar="DIR", type=Path, default=out, help=f"for the report (default: {out})")
     split = "such as validation[:100] or test[10%%:20%%]; without --data, of a built-in text"
@@ -142,7 +143,7 @@ def run(args: argparse.Namespace) -> int:
 
     try:
         with quiet(say, about="audit"):
-            runs = audited(_options(args, named(args.model_path)), say)
+            runs = audited(_options(args, named([*args.models, *args.model_path])), say)
     except (PosttrainError, ValueError) as error:
         return fail("learnscope audit", ValueError(in_flags(str(error))))
     except KeyboardInterrupt:
@@ -150,13 +151,31 @@ def run(args: argparse.Namespace) -> int:
         print(f"interrupted; {'nothing is cached (--no_cache)' if args.no_cache else cached}", file=sys.stderr)
         return 130
     console = Console(highlight=False)
-    for name, (run, findings) in runs.items() if not args.quiet else ():
+    ranked = _print_ranking({name: run for name, (run, _) in runs.items()}, console) if not args.quiet else False
+    for name, (run, findings) in runs.items() if not args.quiet and (args.full or not ranked) else ():
         console.print(Text(f"\n{visible(name)}", style="bold"))
         print_verdict(verdict(run.reader, with_thresholds(None, _thresholds(args))), console)
         if args.full:
             print_findings(findings, console, more="Shortened: the report has all of it.")
     print(args.output_dir / ("comparison.md" if len(runs) > 1 else "summary_report.md"))
     return 0
+
+
+def _print_ranking(runs: Mapping[str, Any], console: Any) -> bool:
+    """The verdict over several models; whether they were ranked, so that each one's own is left to its report."""
+    from learnscope.comparison import compare
+    from learnscope.comparison.ranking_words import ranking_verdict, rewind_lines
+    from learnscope.report.terminal import print_verdict
+
+    if len(runs) < 2:
+        return False
+    compared = compare(list(runs.values()), names=list(runs))
+    if compared.ranking is None:
+        return False
+    console.print()
+    lines = ranking_verdict(compared.ranking, compared.audits, rewind_lines(compared.opened))
+    print_verdict([(label, in_flags(said)) for label, said in lines], console)
+    return bool(compared.ranking.points)
 
 
 def _options(args: argparse.Namespace, models: Mapping[str, Any]) -> AuditOptions:
@@ -171,7 +190,7 @@ def _options(args: argparse.Namespace, models: Mapping[str, Any]) -> AuditOption
         target_device=_target_device(args),
         cache=not args.no_cache,
         progress=not args.quiet,
-        **{name: value for name, value in vars(args).items() if name in own},
+        **{name: value for name, value in vars(args).items() if name in own and name != "models"},
     )
 
 

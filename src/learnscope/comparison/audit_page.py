@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from learnscope.comparison.audits import METRICS, Metric, audit_rows, notes
+from learnscope.comparison.ranking_figure import ranking_figure
+from learnscope.comparison.ranking_words import ranking_table, ranking_verdict, rewind_lines, rewind_tables
 from learnscope.reading.audit import Audit
 from learnscope.reading.audit_numbers import Number
 from learnscope.reading.cuts import Cuts
@@ -20,21 +23,45 @@ from learnscope.report.markdown import escape, table
 from learnscope.report.style import COLOURS, finish, guides
 from learnscope.store.files import write_text
 
+if TYPE_CHECKING:
+    from learnscope.comparison.compared import Comparison
 
-def save_audits(audits: Mapping[str, Audit], folder: Path, cuts: Cuts | None = None) -> Path:
-    """Write comparison.md and comparison.png; returns the path of the first."""
-    figure, plot = audit_figure(audits, cuts or Cuts()), folder / "comparison.png"
-    parts = ["# Models side by side", *audit_text(audits)]
-    if figure is None:
-        plot.unlink(missing_ok=True)
-    else:
-        save(figure, plot)
-        parts.append("![Models side by side](comparison.png)")
+
+RANKING = "ranking.png"
+
+
+def save_audits(comparison: Comparison, folder: Path, cuts: Cuts | None = None) -> Path:
+    """Write comparison.md, comparison.png, and ranking.png where models are ranked; returns the path of the first."""
+    audits = comparison.audits
+    parts = ["# Models side by side"]
+    ranked = None if comparison.ranking is None else ranking_figure(comparison.ranking)
+    parts += _drawn(ranked, folder / RANKING, "All models on one frontier")
+    parts += [*ranking_text(comparison), "## Each model's own numbers", *audit_text(audits)]
+    parts += _drawn(audit_figure(audits, cuts or Cuts()), folder / "comparison.png", "Models side by side")
     missing = [(name, part, why) for name, audit in audits.items() for part, why in audit.missing.items()]
     if missing:
         parts += ["## Not run", table(("model", "part", "why"), missing)]
     write_text(folder / "comparison.md", "\n\n".join(parts) + "\n")
     return folder / "comparison.md"
+
+
+def _drawn(figure: Figure | None, path: Path, title: str) -> list[str]:
+    """The figure's place in the text; a file of an earlier comparison is removed where there is none."""
+    if figure is None:
+        path.unlink(missing_ok=True)
+        return []
+    save(figure, path)
+    return [f"![{title}]({path.name})"]
+
+
+def ranking_text(comparison: Comparison) -> list[str]:
+    """The verdict over all models, their frontier as a table, and layers beside those of a base model."""
+    ranking, parts = comparison.ranking, list[str]()
+    if ranking is not None:
+        verdict = ranking_verdict(ranking, comparison.audits, rewind_lines(comparison.opened))
+        parts += ["## Verdict", table(("", ""), [(escape(label), escape(said)) for label, said in verdict])]
+        parts += ranking_table(ranking)
+    return [*parts, *rewind_tables(comparison.opened)]
 
 
 def audit_text(audits: Mapping[str, Audit]) -> list[str]:

@@ -59,6 +59,14 @@ def read_audits(runs: Mapping[str, Run], series: Mapping[str, SeriesOf]) -> dict
     return {} if probes.isdisjoint(PROBES.values()) else {name: read_audit(run.reader) for name, run in runs.items()}
 
 
+def asked_for(audits: Mapping[str, Audit]) -> tuple[float | None, float | None]:
+    """The loss that is accepted and the budget in bytes, as the audits were told."""
+    parts = [audit.optimum for audit in audits.values() if audit.optimum is not None]
+    allowed = [float(part.notes["allowed"]) for part in parts if part.notes.get("allowed") is not None]
+    budgets = [budget for part in parts if (budget := part["budget_bytes"].value) is not None]
+    return next(iter(allowed), None), next(iter(budgets), None)
+
+
 def audit_rows(audits: Mapping[str, Audit]) -> list[tuple[str, ...]]:
     rows = []
     for metric in METRICS:

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from learnscope.comparison.audits import audit_json, read_audits
+from learnscope.comparison.audits import asked_for, audit_json, read_audits
 from learnscope.comparison.opening import facts_of, notes_on, open_runs
 from learnscope.comparison.parting import Parting, find_parting
+from learnscope.comparison.ranking import ranking_json, read_ranking
 from learnscope.comparison.series import Key, SeriesOf, aligned, read_series
 from learnscope.comparison.settings import differences
 from learnscope.comparison.table import Line, as_frame, line
@@ -77,6 +78,8 @@ class Comparison:
         """A summary of every series, for `table()`."""
         self.audits = read_audits(runs, self._series) if metrics is None else {}
         """What was measured of finished models, where runs hold that."""
+        self.ranking = read_ranking(runs, *asked_for(self.audits)) if self.audits else None
+        """Audited models on one frontier of bytes and loss, where they were measured on the same texts."""
         self.weights = compare_weights(folders if weights else {}, manifests if weights else {})
         """How far the last weights are from the first run's, where runs kept any; empty if not asked for."""
 
@@ -133,12 +136,12 @@ class Comparison:
         return write_figures(self, Path(folder))
 
     def save_audits(self, folder: str | Path) -> Path:
-        """Write comparison.md and comparison.png, the audits of finished models side by side; the path of the first."""
+        """Write comparison.md and its figures, the audits of finished models side by side; the path of the first."""
         from learnscope.comparison.audit_page import save_audits
 
         if not self.audits:
             raise RunError("none of these runs holds an audit: ls.audit and `learnscope audit` make them")
-        return save_audits(self.audits, Path(folder))
+        return save_audits(self, Path(folder))
 
     def page(self, folder: str | Path) -> Path:
         """Write compare.html: one file with what differs, curves over each other and differences of heatmaps."""
@@ -163,6 +166,7 @@ class Comparison:
             "partings": [parting.to_json() for parting in self.partings],
             "series": [line.to_json() for line in self.lines],
             "audits": audit_json(self.audits),
+            "ranking": ranking_json(self.ranking),
             "weights": self.weights.to_json(),
         }
 

@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from learnscope.comparison.audit_page import audit_figure
+from learnscope.comparison.ranking_figure import ranking_figure
 from learnscope.comparison.series import Key, direction
 from learnscope.comparison.weights import Weights
 from learnscope.reading.cuts import Cuts
@@ -28,7 +29,7 @@ from learnscope.report.style import BROKEN, COLOURS, DASHES, Dash, few_ticks, fi
 if TYPE_CHECKING:
     from learnscope.comparison.compared import Comparison
 
-AUDITS = "audits.png"
+AUDITS, RANKING = "audits.png", "ranking.png"
 MOST, ACROSS = 12, 3
 """Most series on a figure, and in a row of it."""
 DECADES = 100
@@ -58,6 +59,8 @@ def drawn(comparison: Comparison) -> Iterator[tuple[str, Figure]]:
             yield f"{name}.png", figure
     if comparison.audits and (audits := audit_figure(comparison.audits, Cuts())) is not None:
         yield AUDITS, audits
+    if comparison.ranking is not None and (ranked := ranking_figure(comparison.ranking)) is not None:
+        yield RANKING, ranked
     colours = {label: look.colour for label, look in looks(comparison.labels).items()}
     if (weights := weight_figure(comparison.weights, colours)) is not None:
         yield "weights.png", weights

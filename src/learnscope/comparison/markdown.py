@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from learnscope.comparison import words
-from learnscope.comparison.audit_page import audit_text
-from learnscope.comparison.figures import AUDITS, write_figures
+from learnscope.comparison.audit_page import audit_text, ranking_text
+from learnscope.comparison.figures import AUDITS, RANKING, write_figures
 from learnscope.reading.words import count
 from learnscope.report.markdown import escape, table
 from learnscope.store.files import write_json, write_text
@@ -50,9 +50,10 @@ def _text(comparison: Comparison, figures: Sequence[Path]) -> str:
     parts += ["## Settings that differ", table(("setting", *labels), settings) if settings else same]
     parts += ["## Last values", *_values(comparison, labels)]
     if comparison.audits:
-        parts += ["## Models side by side", *audit_text(comparison.audits)]
+        parts += ["## Models side by side", *ranking_text(comparison), *audit_text(comparison.audits)]
+        parts += [_image(figure) for figure in figures if figure.name == RANKING]
         parts += [_image(figure) for figure in figures if figure.name == AUDITS]
-    curves = [figure for figure in figures if figure.name not in ("weights.png", AUDITS)]
+    curves = [figure for figure in figures if figure.name not in ("weights.png", AUDITS, RANKING)]
     if curves:
         parts += [
             "## Curves",

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from learnscope.comparison import words
 from learnscope.comparison.audits import audit_rows
 from learnscope.comparison.best_metric import BestMetric, best_metrics
+from learnscope.comparison.ranking_words import ranking_body
 from learnscope.comparison.series import Key
 from learnscope.comparison.settings import ABSENT
 from learnscope.quantities import Quantity, quantity_of
@@ -60,7 +61,7 @@ def comparison_payload(columns: Columns, comparison: Comparison) -> dict[str, An
         ],
         "panels": _panels(columns, comparison), "grids": _grids(columns, comparison),
         "audits": [list(row) for row in audit_rows(comparison.audits)] if comparison.audits else [],
-        "findings": [], "flat": [], "once": [],
+        **ranking_body(comparison), "findings": [], "flat": [], "once": [],
     }  # fmt: skip
 
 

@@ -12,8 +12,10 @@ from rich.text import Text
 from learnscope.characters import visible
 from learnscope.comparison import words
 from learnscope.comparison.audits import audit_rows
+from learnscope.comparison.ranking_words import ranking_verdict, rewind_lines
 from learnscope.comparison.series import direction
 from learnscope.reading.words import count
+from learnscope.report.terminal import print_verdict
 
 if TYPE_CHECKING:
     from learnscope.comparison.compared import Comparison
@@ -38,6 +40,10 @@ def print_comparison(comparison: Comparison, console: Console, rest: str) -> Non
         console.print()
         _say(console, "Settings: no difference.")
     _print_values(comparison, console, rest)
+    if comparison.ranking is not None:
+        console.print()
+        _say(console, "All models on one frontier", style="bold")
+        print_verdict(ranking_verdict(comparison.ranking, comparison.audits, rewind_lines(comparison.opened)), console)
     if comparison.audits:
         _table(console, "Models side by side", ("metric", *comparison.labels), audit_rows(comparison.audits), rest)
     weights = comparison.weights

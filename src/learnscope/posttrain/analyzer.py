@@ -93,6 +93,8 @@ class ModelAnalyzer:
         """Findings of the last report."""
         self.planner, self.seed = Planner(self.session, thorough=thorough, quick=quick), seed
         self._about_data: dict[str, Any] = {}
+        self.more_facts: dict[str, Any] = {}
+        """What an audit of several models says of this one; the report's facts have it."""
 
     def analyze_performance(self, data_loader: Any = None) -> dict[str, Any]:
         """Loss, perplexity and accuracy; latency, throughput, memory; where the time goes."""
@@ -229,6 +231,7 @@ class ModelAnalyzer:
         facts = {
             "origin": self.origin, "configuration": shown, "data": self._about_data, "reduced": self.planner.reduced,
             "notes": self.notes, "effort": self.planner.effort, DEVICE: checked_device(target_device),
+            **self.more_facts,
         }  # fmt: skip
         about = {key: value for key, value in facts.items() if value}
         folder, cuts = Path(output_dir), with_thresholds(cuts, thresholds)

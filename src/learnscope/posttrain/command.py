@@ -23,6 +23,7 @@ from learnscope.posttrain.exporting import check_export, export_model, kept_to, 
 from learnscope.posttrain.exporting import in_words as in_words_of
 from learnscope.posttrain.planning.estimate import Estimate, in_words, remaining
 from learnscope.posttrain.session import check_folder
+from learnscope.posttrain.several.beside import Beside, prepare
 from learnscope.posttrain.tasks import check_can_answer, read_tasks
 from learnscope.probes.bits.bit_frontier import BitFrontier
 from learnscope.progress import progress_bar
@@ -118,19 +119,23 @@ def audited(options: AuditOptions, say: Say) -> dict[str, tuple[Run, list[Findin
             say("no model was named: a small GPT-2 is trained on the standard library's help texts first …")
         with progress_bar("training the built-in model", show=options.progress) as show:
             models["built-in"] = make_builtin(folder, show=show)
-    if len(models) > 1:  # refuse what cannot be loaded before the first takes its time
-        for name, model in models.items():
-            _analyzer(name, model, options, options.output_dir)  # also refused: one that needs other data
+    beside = Beside()
+    if len(models) > 1:  # refuse what cannot be loaded, or needs other data, before the first takes its time
+        beside = prepare(models, lambda name, model: _analyzer(name, model, options, options.output_dir),
+                         lambda analyzer: _data(analyzer, options), options)  # fmt: skip
+        for line in beside.in_words():
+            say(line)
     folders = _folders(models, options.output_dir)
     for folder in folders.values():
         check_folder(folder)
     runs = {
-        name: _audit_one(_analyzer(name, model, options, folders[name]), options, folders[name], say)
+        name: _audit_one(_analyzer(name, model, options, folders[name]), options, folders[name], say, beside)
         for name, model in models.items()
     }
     if len(runs) > 1:
-        written = compare([run for run, _ in runs.values()], names=list(runs)).save_audits(options.output_dir)
-        say(f"side by side: {written}")
+        compared = compare([run for run, _ in runs.values()], names=list(runs))
+        written = compared.save_audits(options.output_dir), compared.page(options.output_dir)
+        say(f"side by side: {written[0]} and {written[1]}")
     return runs
 
 
@@ -179,17 +184,23 @@ def check_writable(path: Path) -> None:
         raise PosttrainError(f"export={str(path)!r} cannot be written: {existing} is no folder that may be written to")
 
 
-def _audit_one(analyzer: ModelAnalyzer, options: AuditOptions, folder: Path, say: Say) -> tuple[Run, list[Finding]]:
-    for note in analyzer.notes:
-        say(f"{analyzer.name}: {note}")
+def _data(analyzer: ModelAnalyzer, options: AuditOptions) -> Any:
     columns = {"text_column": options.text_column, "label_column": options.label_column}
     named = {name: column for name, column in columns.items() if column is not None}
-    if options.data is None and options.split is None:
-        say(f"{analyzer.name}: no data were given, so it is examined on its own samples (seed={options.seed})")
-    data = analyzer.data(
+    return analyzer.data(
         options.data, split=options.split, batch_size=options.batch_size, length=options.length,
         examples=options.examples, **named,
     )  # fmt: skip
+
+
+def _audit_one(
+    analyzer: ModelAnalyzer, options: AuditOptions, folder: Path, say: Say, beside: Beside
+) -> tuple[Run, list[Finding]]:
+    for note in analyzer.notes:
+        say(f"{analyzer.name}: {note}")
+    if options.data is None and options.split is None:
+        say(f"{analyzer.name}: no data were given, so it is examined on its own samples (seed={options.seed})")
+    data = _data(analyzer, options)
     if analyzer.headless and "robustness" in options.parts:
         say(f"{analyzer.name}: {NO_ROBUSTNESS}")
         options = replace(options, parts=[part for part in options.parts if part != "robustness"])
@@ -215,6 +226,7 @@ def _audit_one(analyzer: ModelAnalyzer, options: AuditOptions, folder: Path, say
         else:
             analyzer.analyze_robustness(data)
         took[part] = time.monotonic() - started
+    beside.measure(analyzer, data)
     analyzer.generate_comprehensive_report(folder, thresholds=options.thresholds, target_device=options.target_device)
     if options.export is not None:  # after the report, which is of use also where a format cannot hold the mix
         for line in in_words_of(export_model(analyzer, options.export, data, format=options.export_format)):

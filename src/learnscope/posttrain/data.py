@@ -69,9 +69,8 @@ def load_data(
         raise PosttrainError(
             f"{reader.name} has {reader.vocabulary} tokens: it does not read bytes, of which there are 256"
         )
-    rows, about, notes = _rows(source, split)
-    limits = [whole_number("length", length, 3), reader.positions, getattr(tokenizer, "model_max_length", None)]
-    limit = min(int(number) for number in limits if isinstance(number, int | float) and number > 0)
+    rows, about, notes = source_rows(source, split)
+    limit = token_limit(reader, tokenizer, whole_number("length", length, 3))
     encoder = Encoder(reader, tokenizer, limit, text_column, label_column)
     with hushed():  # transformers warns of texts that are longer than a model takes, which are cut here
         made = list(islice(encoder.examples(rows), examples))
@@ -86,18 +85,28 @@ def load_data(
         notes.append(f"{reader.name} has no padding token, so its texts are given one by one")
     tokens = sum(len(example.ids) for example in made)
     about |= {"documents": encoder.documents, "examples": len(made), "tokens": tokens, "length": limit, "notes": notes}
-    # any padding token would do, since a mask hides it, but a classifier may look for its own to find a text's end
-    pad = reader.pad if reader.pad is not None else getattr(tokenizer, "pad_token_id", None)
-    pad = pad if isinstance(pad, int) and 0 <= pad < reader.vocabulary else 0
+    pad = padding(reader, tokenizer)
     parts = [made[begin : begin + batch_size] for begin in range(0, len(made), batch_size)]
     return Batches([collated(part, pad, reader) for part in parts], about)
+
+
+def token_limit(reader: Reader, tokenizer: Any, length: int) -> int:
+    """Tokens that an example may have: no more than are asked for, and than model and tokenizer take."""
+    limits = [length, reader.positions, getattr(tokenizer, "model_max_length", None)]
+    return min(int(number) for number in limits if isinstance(number, int | float) and number > 0)
+
+
+def padding(reader: Reader, tokenizer: Any) -> int:
+    """Any token would do, since a mask hides it, but a classifier may look for its own to find a text's end."""
+    pad = reader.pad if reader.pad is not None else getattr(tokenizer, "pad_token_id", None)
+    return pad if isinstance(pad, int) and 0 <= pad < reader.vocabulary else 0
 
 
 def is_texts(source: Any) -> bool:
     return isinstance(source, list) and bool(source) and all(isinstance(text, str) for text in source)
 
 
-def _rows(source: Any, split: str | None) -> tuple[Any, dict[str, Any], list[str]]:
+def source_rows(source: Any, split: str | None) -> tuple[Any, dict[str, Any], list[str]]:
     """Rows, facts about them, and a note where a split's name was ignored."""
     try:
         if isinstance(source, list):

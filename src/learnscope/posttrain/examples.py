@@ -48,7 +48,7 @@ class Encoder:
     def examples(self, rows: Sequence[Mapping[str, Any]]) -> Iterator[Example]:
         """One or more of each row: texts longer than `length` are cut into pieces, or truncated for a classifier."""
         for number, row in enumerate(rows, 1):
-            column, label = self._columns = self._columns or self._find_columns(row)
+            column, label = self._columns = self._columns or self.find_columns(row)
             if column not in row:
                 raise PosttrainError(f"row {number} has no {column!r}, which the others have")
             ids, labels = self._tokens(row, column, label, number)
@@ -73,7 +73,7 @@ class Encoder:
                 yield Example(ids[begin : begin + size], labels[begin : begin + size], number)
                 begin += size
 
-    def _find_columns(self, row: Mapping[str, Any]) -> tuple[str, str | None]:
+    def find_columns(self, row: Mapping[str, Any]) -> tuple[str, str | None]:
         columns = list(row)
         for asked in (self.text_column, self.label_column):
             if asked is not None and asked not in columns:

@@ -6,15 +6,20 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from learnscope.model.robustness.auto_attack import CannotAttack, check_installed
 from learnscope.options import explain_options
+from learnscope.posttrain.errors import PosttrainError
 from learnscope.posttrain.session import AuditSession, entries
 from learnscope.probes.robustness.attacks import Attacks
+from learnscope.probes.robustness.auto_attack import AutoAttack
 from learnscope.probes.robustness.bit_robustness import BitRobustness
 from learnscope.probes.robustness.input_perturbation import InputPerturbation
 from learnscope.probes.robustness.noise_robustness import NoiseRobustness
 from learnscope.probes.robustness.prompt_perturbation import PromptPerturbation
 
 GAP = ("robustness_gap", "robustness_gap_low", "robustness_gap_high", "examples")
+AUTO_GAPS = ("robustness_gap", "robustness_gap_low", "robustness_gap_high", "pgd_gap", "pgd_gap_low", "pgd_gap_high")
+AUTO_FLAGS = ("square_no_better", "unbounded_breaks", "more_steps_no_weaker", "falls_with_epsilon")
 FLAGS = ("pgd_at_least_fgsm", "monotone_in_epsilon", "monotone_in_steps", "random_below_attack")
 
 
@@ -96,18 +101,43 @@ class RobustnessAnalyzer:
         clean, transfer = entries(record, "bits")["clean"], entries(record, "transfer")["pgd"]
         return {"clean": clean, "transfer": transfer, **record.notes}
 
+    def test_autoattack(
+        self, data_loader: Any, epsilons: Sequence[float] | None = None, **options: Any
+    ) -> dict[str, Any]:
+        """AutoAttack, by the package `pyautoattack`, beside PGD: for classifiers of images.
+
+        `clean`, and a list for each attack, an entry an ε; `autoattack` is all of them together. `robustness_gap`,
+        `pgd_gap` (what PGD alone overlooks), and `flags`: a False among them means that gradients are masked. Options
+        are those of `learnscope.AutoAttack`. What it is not for is refused with the reason.
+        """
+        record = self.session.measure(AutoAttack(epsilons=epsilons, **options), data_loader)
+        attacks, model = entries(record, "attack"), entries(record, "model")["model"][0]
+        clean = attacks["clean"][0]
+        if math.isnan(clean["accuracy"]):
+            raise PosttrainError(clean["reasons"]["accuracy"])
+        return {
+            **attacks,
+            "clean": clean,
+            **record.notes,
+            **{name: model[name] for name in AUTO_GAPS},
+            "flags": {name: math.nan if math.isnan(model[name]) else bool(model[name]) for name in AUTO_FLAGS},
+        }
+
     @explain_options
     def analyze(
         self, data_loader: Any, *, epsilons: Sequence[float] | None = None, examples: int | None = None,
         clip: tuple[float, float] | None = None, steps: int = Attacks.steps, transfer_steps: int = BitRobustness.steps,
-        probes: Mapping[str, Mapping[str, Any]] | None = None,
+        probes: Mapping[str, Mapping[str, Any]] | None = None, autoattack: bool = False,
     ) -> dict[str, Any]:  # fmt: skip
         """All five on the same data: `adversarial`, `noise`, `perturbations`, `prompts`, `bits`, and `robustness_gap`
         and `flags` of the first.
 
         `steps` are those of PGD, `transfer_steps` those of attacks across bit widths; `probes` are further
-        options of the probes, by their names.
+        options of the probes, by their names. With `autoattack`, also AutoAttack on images (`learnscope[autoattack]`),
+        which takes some thousand passes.
         """
+        if autoattack:
+            check_autoattack()
         own = {name: dict(options) for name, options in (probes or {}).items()}
         noise = own.get("NoiseRobustness", {})
         sigmas = noise.pop("sigmas", NoiseRobustness.sigmas)
@@ -127,4 +157,14 @@ class RobustnessAnalyzer:
                 "bits": self.test_bit_robustness(data_loader, examples=examples, clip=clip, steps=transfer_steps),
                 **{name: adversarial[name] for name in GAP},
                 "flags": adversarial["flags"],
-            }
+                **({"autoattack": self.test_autoattack(data_loader, examples=examples, clip=clip, steps=steps)}
+                   if autoattack else {}),
+            }  # fmt: skip
+
+
+def check_autoattack() -> None:
+    """Refuse it before anything is measured where its package is missing."""
+    try:
+        check_installed()
+    except CannotAttack as error:
+        raise PosttrainError(f"autoattack=True: {error}") from None

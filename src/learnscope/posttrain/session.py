@@ -16,6 +16,7 @@ from learnscope.core.moment import Moment
 from learnscope.core.probe import Probe
 from learnscope.core.subject import Subject
 from learnscope.model.data import fixed_batches
+from learnscope.model.weights.snapshot import Snapshot
 from learnscope.posttrain.errors import PosttrainError
 from learnscope.posttrain.reader import check_tokens
 from learnscope.reading.audit_numbers import OWN_SAMPLES, Entry, entries_of
@@ -60,14 +61,24 @@ class AuditSession:
         self._reduced: str | None = None
         """What of the data was left out, in words."""
 
-    def measure(self, probe: Probe, data_loader: Any) -> Record:
-        """Fire the probe on these data: a loader, a data set, a list of batches, or one batch. Errors are raised."""
+    def measure(
+        self, probe: Probe, data_loader: Any, *, train_data: Sequence[Any] | None = None,
+        previous: Snapshot | None = None, facts: Mapping[str, Any] | None = None,
+    ) -> Record:  # fmt: skip
+        """Fire the probe on these data: a loader, a data set, a list of batches, or one batch. Errors are raised.
+
+        `train_data` and `previous` weights are for probes that use them; `facts` are added to the record's notes.
+        """
         moment = self._shared or self.moment(data_loader)
+        if train_data is not None:
+            moment.subject.train_data = list(train_data)
+        moment.snapshot = previous
         session = ManualSession({}, UnstoredBackend(), source="audit")
         label = session.add(probe).label
         session.open(self.model)
         record = session.measure(moment)[label]
-        record = replace(record, notes={**record.notes, **self._facts(moment, record.notes.get("examples"))})
+        known = self._facts(moment, record.notes.get("examples")) | dict(facts or {})
+        record = replace(record, notes={**record.notes, **known})
         self._measured[label] = probe, record
         self._batches[label] = list(moment.subject.holdout or ())
         return record

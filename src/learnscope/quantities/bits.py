@@ -97,3 +97,18 @@ class BitFrontier(BitWidths):
     chosen_bits = _of_unit("the bits that are recommended; those it is stored in if it is not changed", unit="bits")
     budget_bytes = not_drawn("the budget", unit="bytes", when="with `max_bytes`")
     budget_kl = not_drawn("the budget", unit="nats", when="with `max_kl`")
+
+
+_STORED = {"configuration": 'the way in which the model is stored; "original": as it is'}
+_of_text = partial(Quantity, kinds=("text",), drawn="not")
+
+
+class SharedTexts(Quantities):
+    records = "the loss of ways to store a model on texts that other models read as well"
+
+    text_loss = _of_text("Σ of the losses of the positions that count", labels=_STORED, unit="nats", better="lower")
+    text_right = _of_text("positions whose prediction is right", labels=_STORED, better="higher", when="for classes")
+    text_positions = _of_text("positions that count")
+    text_bytes = _of_text("UTF-8 bytes that these positions stand for, the same for all models", unit="bytes")
+    loss = _of_mix("Σ of the losses / Σ of the positions", better="lower")
+    packed_bytes = _of_mix("of the whole model; tied weights once", unit="bytes", better="lower", scale="log")

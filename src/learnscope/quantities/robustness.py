@@ -53,6 +53,34 @@ class Attacks(Quantities):
     random_below_attack = own_figure("1 if no random perturbation has a higher mean loss than PGD at the same ε")
 
 
+_SIZE = {name: _ATTACK[name] for name in ("norm",)} | {"epsilon": "the size, in the units of the inputs; 0: clean"}
+
+
+class AutoAttack(Quantities):
+    records = "accuracy of image classifiers under AutoAttack beside PGD, and whether gradients are masked"
+
+    accuracy, accuracy_low, accuracy_high = with_interval(
+        _accuracy(
+            "share of the images that stay right under one attack; `autoattack`: under all of the package's",
+            kinds=("attack",), labels=_SIZE, source="Croce and Hein 2020, by the package pyautoattack",
+        ), _EXAMPLES,
+    )  # fmt: skip
+    examples = not_drawn("how many images the numbers beside it rest on", kinds=("attack",), labels=_SIZE)
+    robustness_gap, robustness_gap_low, robustness_gap_high = with_interval(
+        own_figure("clean accuracy − that under AutoAttack, at the largest ε", better="lower", when="for classes"),
+        _PAIRED,
+    )
+    pgd_gap, pgd_gap_low, pgd_gap_high = with_interval(
+        own_figure("accuracy under PGD − that under AutoAttack, at the largest ε: what PGD alone overlooks"), _PAIRED
+    )
+    square_no_better = own_figure(
+        "1 if Square, without gradients, breaks no more images than attacks with them, at any ε"
+    )
+    unbounded_breaks = own_figure("1 if APGD that may change all inputs to anything valid leaves no image right")
+    more_steps_no_weaker = own_figure("1 if four times the steps do at least the damage of PGD, at the largest ε")
+    falls_with_epsilon = own_figure("1 if the accuracy under AutoAttack never rises as ε grows")
+
+
 _NOISE = {"level": "σ of `weight_noise`, the bits of `quantisation_noise`"}
 
 

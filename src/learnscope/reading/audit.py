@@ -50,6 +50,8 @@ class Audit:
     perturbations: audit_parts.Perturbations | None = None
     transfer: audit_parts.Transfer | None = None
     missing: Mapping[str, str] = field(default_factory=dict)
+    autoattack: audit_parts.AutoAttacks | None = None
+    """Only where it was asked for, and so never missing."""
 
     def __bool__(self) -> bool:
         """Whether any part was measured."""
@@ -57,12 +59,15 @@ class Audit:
 
 
 PARTS: dict[str, type[Part]] = {
-    name: get_args(kind)[0] for name, kind in get_type_hints(Audit).items() if name != "missing"
+    name: get_args(kind)[0] for name, kind in get_type_hints(Audit).items() if name not in ("missing", "autoattack")
 }
 PROBES = {name: part.quantities.probe for name, part in PARTS.items()}
 """The probe that measures each part."""
 FRONTIER = Frontier.quantities.probe
 """The probe that searches all of it: what it tried are configurations, and what it recommends is the optimum."""
+
+
+AUTOATTACK = audit_parts.AutoAttacks.quantities.probe
 
 
 def read_audit(reader: RunReader) -> Audit:
@@ -72,7 +77,7 @@ def read_audit(reader: RunReader) -> Audit:
 
 def _read(reader: RunReader) -> Audit:
     by_class: dict[str, list[Record]] = {}
-    measured = any(class_of(label) in (FRONTIER, *PROBES.values()) for label in labels(reader))
+    measured = any(class_of(label) in (FRONTIER, AUTOATTACK, *PROBES.values()) for label in labels(reader))
     for record in reader.records() if measured else ():
         by_class.setdefault(class_of(record.probe), []).append(record)
     parts: dict[str, Any] = {}
@@ -93,6 +98,8 @@ def _read(reader: RunReader) -> Audit:
             used = [r for r, same in zip(records, data, strict=True) if same == data[-1]]
         kind = Frontier if searched and name == "optimum" else PARTS[name]
         parts[name] = kind(records[-1].probe, _notes(used), entries_of(used))
+    if asked := [r for r in by_class.get(AUTOATTACK, []) if not r.error]:
+        parts["autoattack"] = audit_parts.AutoAttacks(AUTOATTACK, _notes(asked[-1:]), entries_of(asked[-1:]))
     return Audit(**parts, missing=missing)
 
 

@@ -138,6 +138,22 @@ class Attacks(Part):
         return [attack for attack in self.of("attack", Attack) if attack.name != "clean"]
 
 
+class AutoAttacks(Part):
+    """AutoAttack beside PGD, on images."""
+
+    quantities = robustness.AutoAttack
+    gap, pgd_gap = NumberOf(robustness.AutoAttack.robustness_gap), NumberOf(robustness.AutoAttack.pgd_gap)
+
+    @property
+    def clean(self) -> Attack | None:
+        return next((attack for attack in self.of("attack", Attack) if attack.name == "clean"), None)
+
+    @property
+    def attacks(self) -> list[Attack]:
+        measured = [attack for attack in self.of("attack", Attack) if attack.accuracy.value is not None]
+        return [attack for attack in measured if attack.name != "clean"]
+
+
 class Level(Entry):
     """Noise on the weights or on the inputs of one level, over several seeds."""
 

@@ -191,6 +191,24 @@ def test_an_audit_has_its_cards_and_what_a_budget_needs() -> None:
     assert "no verdict" in said["threat"]
 
 
+def test_changed_prompts_stand_on_the_page_with_intervals_and_their_threat_model() -> None:
+    run = made(without=["prompts"])
+    run.prompts(lost=0.02, reason="no tokenizer is known")
+    prompts = payload(run.reader)["audit"]["robustness"]["prompts"]
+    assert prompts["threat"].startswith("Changed prompts are what anybody sends")
+    assert (prompts["on"], prompts["seeds"], prompts["reason"]) == ("on 32 examples", 3, "no tokenizer is known")
+    assert [(row["name"], row["level"]) for row in prompts["rows"]] == [
+        ("typing errors", "2 %"),
+        ("typing errors", "10 %"),
+    ]
+    first = prompts["rows"][0]
+    assert [first["accuracy"][end] for end in ("value", "low", "high")] == pytest.approx([-0.02, -0.03, -0.01])
+    assert [first["kl"][end] for end in ("value", "low", "high")] == pytest.approx([0.02, 0.015, 0.025])
+    body = payload(made(without=["prompts"]).reader)["audit"]
+    assert body["robustness"]["prompts"] is None
+    assert body["missing"]["prompts"] == "PromptPerturbation was not run"
+
+
 def test_an_empty_run_has_a_page() -> None:
     body = payload(MadeRun().reader)
     assert body["verdict"]["sentence"].startswith("Nothing was recorded")

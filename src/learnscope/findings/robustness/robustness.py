@@ -8,6 +8,7 @@ from itertools import compress, takewhile
 
 from learnscope.findings import analysis, not_an_audit
 from learnscope.findings.robustness.language import curvature, prompted
+from learnscope.findings.robustness.masking import strongest
 from learnscope.reading.audit import read_audit
 from learnscope.reading.audit_numbers import (
     DISTURBED,
@@ -42,6 +43,8 @@ def audit_robustness(reader: RunReader, cuts: Cuts) -> list[Finding]:
         found.append(curvature(audit.attacks))
     elif audit.attacks is not None:
         found += [gap(audit.attacks, cuts), masked(audit.attacks, cuts)]
+    if audit.autoattack is not None:
+        found += strongest(audit.autoattack)
     if (noise := audit.noise) is not None:
         found += [tolerance(noise, name, levels, cuts) for name, levels in noise.by_name().items()]
     if (damage := audit.perturbations) is not None:

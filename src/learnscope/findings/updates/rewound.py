@@ -35,12 +35,15 @@ def _finding(reader: RunReader, label: str, record: Record) -> Finding | None:
     at = frame[(frame["step"] == record.step) & (frame["rewound"] == len(go_back))].set_index("name")["value"]
     change, low, high = (float(at.get(f"loss_change{end}", math.nan)) for end in ("", "_low", "_high"))
     first, last = record.notes["span"]
+    base = record.notes.get("base")
+    earlier = f"the weights of {base}" if base else f"the weights of step {first:,}"
+    model = "of this model" if base else f"of the model of step {last:,}"
     return Finding(
         kind="layers_not_needed",
         severity="info",
-        title=f"{len(go_back)} of {count(len(order), 'changed layer')} could have the weights of step {first:,} back",
-        detail=f"With the weights that {listed(go_back, 8)} had at step {first:,} the loss of the model of step "
-        f"{last:,} changes by {num(change)} ({num(low)} to {num(high)}), on examples that did not choose the layers.",
+        title=f"{len(go_back)} of {count(len(order), 'changed layer')} could have {earlier} back",
+        detail=f"With {earlier} in {listed(go_back, 8)} the loss {model} "
+        f"changes by {num(change)} ({num(low)} to {num(high)}), on examples that did not choose the layers.",
         advice="Freeze these layers the next time, or store and send only the others: the model is as good with their "
         "earlier weights.",
         evidence=evidence_over([record.step], label, LayerRewind.could_go_back, 1, float(len(go_back))),

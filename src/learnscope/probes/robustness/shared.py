@@ -14,7 +14,7 @@ from learnscope.model.outputs.example_sums import ExampleSums
 from learnscope.model.robustness.target import What, attack_target
 from learnscope.options import check_whole
 from learnscope.quantities import Quantities, Quantity
-from learnscope.quantities.robustness import Attacks, BitRobustness
+from learnscope.quantities.robustness import Attacks, AutoAttack, BitRobustness
 from learnscope.record import Column, Label
 from learnscope.task import IGNORE
 
@@ -84,13 +84,21 @@ def outcome_columns(
     quantities: type[Attacks] | type[BitRobustness], sums: Sums, labels: Mapping[str, Label]
 ) -> list[Column]:
     """`accuracy` with its interval over examples, `loss`, and how many examples these are."""
+    *accuracy, examples = accuracy_columns(quantities, sums, labels)
+    return [*accuracy, column(quantities.loss, means(sums)["loss"], labels), examples]
+
+
+def accuracy_columns(
+    quantities: type[Attacks] | type[AutoAttack] | type[BitRobustness], sums: Sums, labels: Mapping[str, Label]
+) -> list[Column]:
+    """The same without the loss."""
     correct, positions = sums["correct"], sums["positions"]
     low, high, reason = (None, None, REGRESSION) if correct is None else share_interval(correct, positions)
+    share = None if correct is None else _ratio(correct, positions)
     return [
-        column(quantities.accuracy, means(sums)["accuracy"], labels, REGRESSION),
+        column(quantities.accuracy, share, labels, REGRESSION),
         column(quantities.accuracy_low, low, labels, reason),
         column(quantities.accuracy_high, high, labels, reason),
-        column(quantities.loss, means(sums)["loss"], labels),
         column(quantities.examples, counted(positions), labels),
     ]
 

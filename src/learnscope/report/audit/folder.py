@@ -93,6 +93,8 @@ def _results(
     body: dict[str, Any] = {"schema": SCHEMA, "name": name, "model": model, "about": more}
     for section, parts in SECTIONS.items():
         body[section] = {part: _part(getattr(audit, part)) for part in parts if part not in audit.missing} or None
+    if audit.autoattack is not None:
+        body["robustness"] = {**(body["robustness"] or {}), "autoattack": _part(audit.autoattack)}
     body |= {
         "findings": [finding.to_json() for finding in findings],
         "thresholds": {key: value for key, value in asdict(cuts).items() if key.startswith("audit_")},

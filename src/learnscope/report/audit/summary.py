@@ -24,7 +24,7 @@ from learnscope.reading.words import capital, num
 from learnscope.report.audit.panels import AuditFigure
 from learnscope.report.audit.threats import PROMPTS, THREATS
 from learnscope.report.markdown import escape, table
-from learnscope.report.robustness.damage import FLAGS
+from learnscope.report.robustness.damage import FLAGS, MASKING
 
 Row = tuple[str, str, str, str]
 HEAD = ("metric", "value", "95 % interval, or why not", "n")
@@ -262,6 +262,12 @@ def _robustness(audit: Audit) -> list[Row]:
             out.append(row(name, worst.accuracy, part))
         out += [row(f"flag: {text}", part[flag], part, lambda value: "yes" if value else "no")
                 for flag, text in FLAGS.items()]  # fmt: skip
+    if (auto := audit.autoattack) is not None:
+        out += [row("robustness gap, AutoAttack", auto.gap, auto), row("overlooked by PGD", auto.pgd_gap, auto, signed)]
+        out += [row(f"accuracy, {each.name} of {each.norm} epsilon {num(each.epsilon)}", each.accuracy, auto)
+                for each in auto.attacks]  # fmt: skip
+        out += [row(f"flag: {text}", auto[flag], auto, lambda value: "yes" if value else "no")
+                for flag, text in MASKING.items()]  # fmt: skip
     for levels in (audit.noise, audit.perturbations):
         for name, each in ({} if levels is None else levels.by_name()).items():
             strongest = each[-1]

@@ -9,11 +9,22 @@ from learnscope.findings.bits.bit_widths import damage, recommended_configuratio
 from learnscope.findings.bits.frontier import MEASURES
 from learnscope.quantities.bits import BitSensitivity
 from learnscope.reading.audit import Audit, read_audit
-from learnscope.reading.audit_numbers import DISTURBED, Entry, Number, at_level, duration, ends_text, on_examples, size
+from learnscope.reading.audit_numbers import (
+    DISTURBED,
+    NONE,
+    Entry,
+    Number,
+    at_level,
+    duration,
+    ends_text,
+    on_examples,
+    size,
+)
 from learnscope.reading.audit_parts import Configuration, Levels, Unit
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.words import num, percent
-from learnscope.report.audit.threats import THREATS
+from learnscope.report.audit.threats import PROMPTS, THREATS
+from learnscope.report.robustness.damage import MASKING
 from learnscope.store.reader import RunReader
 
 Write = Callable[[float], str]
@@ -166,9 +177,46 @@ def _robustness(audit: Audit, cuts: Cuts) -> dict[str, Any]:
             for a in part.attacks
         ],
         "on": "" if part is None else part.on.strip(),
+        "prompts": _prompts(audit), "autoattack": _autoattack(audit),
         "noise": [*_levels(audit.noise), *_levels(audit.perturbations)],
         "transfer": [] if audit.transfer is None else [
             {"made": made, "tested": tested, **_number(n)} for (made, tested), n in audit.transfer.accuracy.items()
+        ],
+    }  # fmt: skip
+
+
+def _prompts(audit: Audit) -> dict[str, Any] | None:
+    """What changed prompts do, with intervals over examples; None where that was not measured."""
+    part = audit.prompts
+    if part is None:
+        return None
+    rows = [
+        {
+            "name": DISTURBED.get(each.name, (each.name, ""))[0], "share": each.level,
+            "level": at_level(each.name, each.level), "accuracy": _number(each.accuracy_change),
+            "loss": _number(each.loss_change), "kl": _number(each.kl),
+        }
+        for each in part.changes
+    ]  # fmt: skip
+    seeds = [seeds for each in part.changes if (seeds := each["seeds"].integer) is not None]
+    return {
+        "threat": PROMPTS, "on": part.on.strip(), "seeds": max(seeds, default=0), "rows": rows, "reason": part.reason,
+    }  # fmt: skip
+
+
+def _autoattack(audit: Audit) -> dict[str, Any] | None:
+    """AutoAttack beside PGD: accuracies by attack, and the flags, null where one could not be told."""
+    part = audit.autoattack
+    if part is None:
+        return None
+    flags = [{"name": text, "value": part[flag].value, "reason": part[flag].reason} for flag, text in MASKING.items()]
+    return {
+        "clean": _number(NONE if part.clean is None else part.clean.accuracy), "gap": _number(part.gap),
+        "pgd_gap": _number(part.pgd_gap), "on": part.on.strip(), "flags": flags, "said": part.notes.get("said") or [],
+        "left_out": part.notes.get("left_out") or {},
+        "rows": [
+            {"name": each.name, "norm": each.norm, "epsilon": each.epsilon, "accuracy": _number(each.accuracy)}
+            for each in part.attacks
         ],
     }  # fmt: skip
 

@@ -15,8 +15,8 @@ from learnscope.store.files import write_text
 
 SCRIPTS = (
     "base.js", "data.js", "state.js", "marks.js", "panel_parts.js", "curves.js", "scales.js", "heatmap.js", "tables.js",
-    "findings.js", "layers.js", "examples.js", "numbers.js", "budget.js", "units.js", "audit.js", "adapters.js",
-    "comparison.js", "runs.js", "live.js", "bar.js", "page.js",
+    "findings.js", "layers.js", "examples.js", "numbers.js", "budget.js", "robustness.js", "units.js", "audit.js",
+    "adapters.js", "comparison.js", "ranking.js", "runs.js", "live.js", "bar.js", "page.js",
 )  # fmt: skip
 """The front end in the order in which its files are joined; they share one scope, and nothing is built."""
 STYLES = ("uPlot.min.css", "page.css")

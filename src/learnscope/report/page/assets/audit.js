@@ -183,6 +183,8 @@ const AUDIT_PLACES = {
   Attacks: "robustness",
   NoiseRobustness: "robustness",
   InputPerturbation: "robustness",
+  PromptPerturbation: "robustness",
+  AutoAttack: "robustness",
   BitRobustness: "robustness",
 };
 

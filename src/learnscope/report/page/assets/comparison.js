@@ -8,9 +8,10 @@ function comparisonHead(payload) {
     h(
       "div",
       {},
-      h("p", { class: "kicker" }, `${plural(payload.labels.length, "run")} compared`),
+      h("p", { class: "kicker" }, `${plural(payload.labels.length, payload.ranking ? "model" : "run")} compared`),
       h("h1", {}, short(payload.name, 160)),
-      payload.partings.map((parting) => h("p", { class: "said" }, parting.text)),
+      // of audits every number differs at their only step, which says nothing
+      (payload.ranking ? [] : payload.partings).map((parting) => h("p", { class: "said" }, parting.text)),
       payload.notes.map((note) => h("p", { class: "quiet" }, note)),
     ),
   );

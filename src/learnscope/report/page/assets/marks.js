@@ -108,14 +108,12 @@ function scatter(points, options, width, height = 360) {
     role: "img",
     "aria-label": options.title,
   });
-  for (const tick of axisX.ticks) {
+  const ticksX = options.ticksX || axisX.ticks.map((at) => ({ at, label: (options.formatX || num)(at) }));
+  for (const tick of ticksX) {
+    const x = axisX(tick.at);
     svg.append(
-      h("svg:line", { x1: axisX(tick), x2: axisX(tick), y1: pad.top, y2: height - pad.bottom, class: "guide" }),
-      h(
-        "svg:text",
-        { x: axisX(tick), y: height - pad.bottom + 17, class: "tick", "text-anchor": "middle" },
-        (options.formatX || num)(tick),
-      ),
+      h("svg:line", { x1: x, x2: x, y1: pad.top, y2: height - pad.bottom, class: "guide" }),
+      h("svg:text", { x, y: height - pad.bottom + 17, class: "tick", "text-anchor": "middle" }, tick.label),
     );
   }
   for (const tick of axisY.ticks) {

@@ -40,6 +40,8 @@ const KINDS = {
   ],
   comparison: (payload) => [
     comparisonHead(payload),
+    rankingPart(payload),
+    basesPart(payload),
     differsPart(payload),
     overlaidPart(payload),
     differencePart(payload),
@@ -54,6 +56,8 @@ const LINKS = {
   findings: "Findings",
   checks: "Checks",
   runs: "Runs",
+  ranking: "Ranking",
+  bases: "Base",
   differs: "Differences",
   curves: "Training",
   frontier: "Bits",

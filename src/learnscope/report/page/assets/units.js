@@ -130,6 +130,7 @@ function robustnessPart(payload) {
     each.value === null
       ? each.reason || "n/a"
       : `${write(each.value)}${each.low !== null ? ` (${write(each.low)} to ${write(each.high)})` : ""}`;
+  append(part, [promptsPanel(robustness, missing)]);
   if (robustness.threat)
     part.append(
       h(
@@ -139,7 +140,7 @@ function robustnessPart(payload) {
         robustness.threat,
       ),
     );
-  if (!robustness.attacks.length && !robustness.noise.length)
+  if (!robustness.attacks.length && !robustness.noise.length && !robustness.prompts)
     part.append(
       h("p", { class: "quiet" }, `Not measured: ${missing.attacks || "ls.Attacks() and ls.NoiseRobustness() do"}.`),
     );
@@ -196,6 +197,7 @@ function robustnessPart(payload) {
       ),
     ]);
   }
+  append(part, [autoattackPanel(robustness.autoattack)]);
   if (robustness.noise.length) {
     append(part, [
       h(
