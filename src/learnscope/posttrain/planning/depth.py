@@ -109,9 +109,10 @@ def choose_depth(
     if thorough:
         return Depth(Share(for_bits), Share(wanted), kinds=kinds)
 
-    def attacked(*steps: int) -> Depth:
-        share = affordable("robustness", robustness_passes(*steps, kinds, level.robustness), one, wanted, level.share)
-        return Depth(bits, share, *steps, kinds, level.robustness, level.alone)
+    def attacked(steps: int, transfer_steps: int) -> Depth:
+        passes = robustness_passes(steps, transfer_steps, kinds, level.robustness)
+        share = affordable("robustness", passes, one, wanted, level.share)
+        return Depth(bits, share, steps, transfer_steps, kinds, level.robustness, level.alone)
 
     bits = affordable("bit_widths", bit_passes(model, for_bits, level.alone), one, for_bits, level.share)
     found = attacked(STEPS, TRANSFER_STEPS)

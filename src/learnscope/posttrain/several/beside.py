@@ -23,8 +23,8 @@ from learnscope.posttrain.several.shared import (
     shared_texts,
 )
 from learnscope.probes.bits.candidates import Quantiser
-from learnscope.probes.bits.search import ORIGINAL
 from learnscope.probes.bits.shared_texts import SharedTexts
+from learnscope.probes.bits.trials import ORIGINAL
 from learnscope.probes.updates.layer_rewind import LayerRewind
 from learnscope.record import Record
 

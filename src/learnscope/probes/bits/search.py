@@ -156,9 +156,12 @@ class Search(Trials):
             return [(max_kl, times(max_kl))]
         even = [name for name, candidate in self.tried.items() if candidate.family in ("uniform", "group")]
         limit = crossing((self.damage(name), self.is_near(name)) for name in even)
-        found = [] if limit is None else [(limit, partial(self.tolerance.excess, self.original))]
-        same = self.same_kl
-        return found if same is None or not (limit is None or same < limit) else [*found, (same, times(0.9 * same))]
+        found: list[tuple[float, Callable[[Mapping[str, Any]], float]]] = []
+        if limit is not None:
+            found.append((limit, partial(self.tolerance.excess, self.original)))
+        if self.same_kl is not None and (limit is None or self.same_kl < limit):
+            found.append((self.same_kl, times(0.9 * self.same_kl)))
+        return found
 
     def _alone(self, way: Quantiser) -> Sensitivities:
         """The damages of single units at all widths, with the sizes that this way of rounding takes."""

@@ -14,7 +14,7 @@ from learnscope.model.bits.quantised_units import find_units
 from learnscope.model.outputs.text_sums import text_sums
 from learnscope.options import check_whole
 from learnscope.probes.bits.candidates import Quantiser
-from learnscope.probes.bits.search import ORIGINAL
+from learnscope.probes.bits.trials import ORIGINAL
 from learnscope.quantities.bits import SharedTexts as Q
 from learnscope.record import Measurement, Table
 
