@@ -21,7 +21,7 @@ from learnscope.probes.bits.bit_sensitivity import BitSensitivity
 from learnscope.probes.bits.candidates import Candidate, Quantiser, least_ways
 from learnscope.probes.bits.columns import Configuration, configuration_table
 from learnscope.probes.bits.damage import judged_by
-from learnscope.probes.bits.search import Search
+from learnscope.probes.bits.frontier_search import Search
 from learnscope.probes.bits.tolerance import Loss, Tolerance
 from learnscope.probes.bits.trials import ORIGINAL
 from learnscope.probes.outputs.columns import with_cosine_reasons
