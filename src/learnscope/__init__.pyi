@@ -30,7 +30,6 @@ from learnscope.probes.bits.bit_frontier import BitFrontier as BitFrontier
 from learnscope.probes.bits.bit_optimum import BitOptimum as BitOptimum
 from learnscope.probes.bits.bit_sensitivity import BitSensitivity as BitSensitivity
 from learnscope.probes.bits.bit_widths import BitWidths as BitWidths
-from learnscope.probes.bits.rounding_options import RoundingOptions as RoundingOptions
 from learnscope.probes.bits.shared_texts import SharedTexts as SharedTexts
 from learnscope.probes.cost.exported_speed import ExportedSpeed as ExportedSpeed
 from learnscope.probes.cost.inference_speed import InferenceSpeed as InferenceSpeed

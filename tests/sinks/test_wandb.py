@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import time
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -31,15 +32,23 @@ def _offline(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 def read(run_id: str) -> dict[str, list[Any]]:
-    """Everything in the files of a run, by type, in order."""
+    """Everything in the files of a finished run, by type, in order; a busy machine may take a while to write the end."""
+    folder, last = Path(wandb.sdk.wandb_setup.singleton().settings.wandb_dir), time.monotonic() + 60
+    while True:
+        files = sorted(folder.glob(f"offline-run-*/run-{run_id}.wandb"))
+        found = written(files)
+        if 0 < len(files) <= len(found.get("exit", ())) or time.monotonic() > last:
+            return found
+        time.sleep(0.5)
+
+
+def written(files: list[Path]) -> dict[str, list[Any]]:
     spec = find_spec("wandb")
     assert spec is not None
     assert spec.origin is not None
     core = Path(spec.origin).parent / "bin" / "wandb-core"
     found: dict[str, list[Any]] = {}
-    for file in sorted(
-        Path(wandb.sdk.wandb_setup.singleton().settings.wandb_dir).glob(f"offline-run-*/run-{run_id}.wandb")
-    ):
+    for file in files:
         command = [str(core), "leet", "inspect", "-json", "-no-observability", "-run-file", str(file)]
         done = subprocess.run(command, capture_output=True, text=True, check=True, stdin=subprocess.DEVNULL)
         for line in done.stdout.splitlines():

@@ -30,7 +30,7 @@ from learnscope.model.outputs.scores import (
     sides,
 )
 from learnscope.probes.bits.damage import judged_by
-from learnscope.probes.bits.rounding_options import RoundingOptions
+from learnscope.probes.bits.rounding import RoundingOptions
 from learnscope.tensor.bits.methods import find_method
 
 BOTH_HALVES = 1 << 28
