@@ -108,6 +108,7 @@ def numbers() -> ls.Run:
         "Holdout",
         "Loss",
         "Objective",
+        "Inputs",
         "WeightSpectrum",
         "Momentum",
         "ParameterChange",
@@ -139,6 +140,14 @@ def answers() -> ls.Run:
     g = torch.Generator().manual_seed(0)
     batch = torch.randn(16, 6, generator=g), torch.randint(2, (16, 1), generator=g).float()
     return over(model, [batch], lambda b: F.binary_cross_entropy(model(b[0]), b[1]), named("Objective"))
+
+
+def signs() -> ls.Run:
+    """Answers that are −1 and 1."""
+    model = nn.Linear(6, 1)
+    g = torch.Generator().manual_seed(0)
+    batch = torch.randn(16, 6, generator=g), torch.randint(2, (16, 1), generator=g) * 2.0 - 1
+    return over(model, [batch], lambda b: F.soft_margin_loss(model(b[0]), b[1]), named("Objective"))
 
 
 def in_a_loop(loop: Callable[..., Any], *left_out: str, adapters: bool = False, **options: Any) -> ls.Run:
@@ -187,6 +196,7 @@ def loops() -> dict[str, Callable[[], ls.Run]]:
         "numbers": numbers,
         "series": series,
         "answers": answers,
+        "signs": signs,
         "lost": lost,
         "replayed": replayed,
     }

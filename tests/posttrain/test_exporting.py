@@ -88,7 +88,7 @@ def test_the_command_writes_a_folder_that_transformers_loads(
     asked = ["--model_path", "llama", "--parts", "bit_widths", "--examples", "8", "--length", "12", "--export", "small"]
     assert main(["audit", *asked, "--no_cache"]) == 0
     said = capsys.readouterr().out
-    assert "only what compressed-tensors can hold is searched: methods mse, gptq" in said
+    assert "only what compressed-tensors can hold is searched: methods mse, gptq; bits 8, 7, 6, 5, 4, 3, 2" in said
     assert "exported as compressed-tensors: small" in said
     from transformers import AutoModelForCausalLM
 
@@ -191,6 +191,9 @@ def test_the_search_keeps_to_what_the_format_can_hold() -> None:
     methods = ("mse", "gptq")
     assert search_options(Path("m.safetensors"), None, {}) == {}
     assert search_options(Path("m"), None, {"bits": [3]}) == {"methods": methods, "bits": [3]}
+    every = {"methods": methods, "bits": (8, 7, 6, 5, 4, 3, 2)}
+    assert search_options(Path("m"), None, {}) == every, "16 bits would be a second dtype of floats"
+    assert search_options(Path("m"), None, {}, torch.bfloat16) == {"methods": methods}
     assert search_options(Path("m"), "torchao", {}) == {"methods": methods, "bits": (8,), "embeddings": False}
     grouped = {"granularity": "group", "group_size": 32}
     assert search_options(Path("m.gguf"), None, {}) == {"methods": methods, "bits": (8, 5, 4), **grouped}

@@ -32,7 +32,7 @@ def _offline(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 def read(run_id: str) -> dict[str, list[Any]]:
-    """Everything in the files of a finished run, by type, in order; a busy machine may take a while to write the end."""
+    """Everything in the files of a finished run, by type, in order; a busy machine may write the end late."""
     folder, last = Path(wandb.sdk.wandb_setup.singleton().settings.wandb_dir), time.monotonic() + 60
     while True:
         files = sorted(folder.glob(f"offline-run-*/run-{run_id}.wandb"))

@@ -90,10 +90,11 @@ _BITS = (
 """Options of the bit widths."""
 
 
-def bit_options(options: AuditOptions) -> dict[str, Any]:
-    """Those of the bit widths that were given, and with an export those that let the search keep to its format."""
+def bit_options(options: AuditOptions, stored: torch.dtype = torch.float32) -> dict[str, Any]:
+    """Those of the bit widths that were given, and with an export those that let the search keep to its format, for a
+    model whose weights are `stored` so."""
     given = {name: value for name in _BITS if (value := getattr(options, name)) is not None}
-    return given if options.export is None else search_options(options.export, options.export_format, given)
+    return given if options.export is None else search_options(options.export, options.export_format, given, stored)
 
 
 def run_audit(options: AuditOptions, say: Say = print) -> dict[str, Run]:
@@ -218,7 +219,8 @@ def _audit_one(
             if options.tasks:
                 analyzer.performance_analyzer.answer_tasks(data, read_tasks(options.tasks))
         elif part == "bit_widths":
-            given, asked = bit_options(options), bit_options(replace(options, export=None))
+            given = bit_options(options, next(analyzer.model.parameters()).dtype)
+            asked = bit_options(replace(options, export=None))
             if options.export is not None and given != asked:
                 say(f"{analyzer.name}: {kept_to(options.export, options.export_format, given, asked)}")
             analyzer.analyze_bit_widths(data, **given)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
+import torch
 from torch import nn
 
 from learnscope.model.bits.exports.export import FORMATS, Exported, checked_format, export
@@ -21,7 +22,7 @@ from learnscope.posttrain.session import AuditSession
 from learnscope.probes.bits.bit_frontier import BitFrontier
 from learnscope.probes.bits.candidates import Quantiser
 from learnscope.tensor.bits.methods import METHODS
-from learnscope.tensor.bits.quantize import HALF_BITS, Scheme
+from learnscope.tensor.bits.quantize import HALF_BITS, WHOLE_BITS, Scheme
 
 EXAMPLES = 32
 """On which the model that was loaded back is compared."""
@@ -59,7 +60,8 @@ def export_model(
     """Write the model in the bits that were recommended last, or in those given by unit, and load it again.
 
     If the format cannot hold what was recommended, the best is written that was measured and answers the same question
-    (the smallest as good, or the best for the budget), and `notes` say so.
+    (the smallest as good, or the best for the budget; without a budget, at last the smallest within the loss that is
+    allowed), and `notes` say so.
 
     On the first examples of `data` the model that was loaded is compared with what was promised. See
     `learnscope.model.bits.exports.export.export`, which does it, and takes any model.
@@ -95,22 +97,29 @@ def recommended_weights(session: AuditSession) -> Weights:
 
 
 def held_weights(session: AuditSession, name: str) -> tuple[Weights, list[str]]:
-    """What was recommended last, or the best of what else answers the same question that the format `name` can hold;
-    with a line on why it is another."""
+    """What was recommended last, or the best of what else answers the same question that the format `name` can hold, or
+    the smallest that loses no more than is allowed; with a line on why it is another."""
     probe, notes = _recommendation(session)
     first, refused = notes.get("recommended_name", "what is recommended"), None
-    others = [other for other in notes.get("usable", ()) if other != first]
+    others, nearly = list(notes.get("usable", ())), list(notes.get("within", ()))
+    if "at_size" in notes.get("choices", ()) or "at_damage" in notes.get("choices", ()):
+        nearly = []  # a budget was given, and is kept
+    others += [other for other in nearly if other not in others]
     ways: Mapping[str, Any] = {**notes.get("schemes", {}), first: notes.get("recommended_scheme", notes["scheme"])}
     mixes: Mapping[str, Any] = {**notes.get("bits", {}), first: notes["recommended"]}
     rounded = ways[first].get("activation_bits")
-    for each in [first, *(other for other in others if ways[other].get("activation_bits") == rounded)]:
+    alike = [other for other in others if other != first and ways[other].get("activation_bits") == rounded]
+    for each in [first, *alike]:
         weights = _weights(session, probe, mixes[each], ways[each])
         try:
             FORMATS[name].prepare(plan_export(session.model, *weights), session.tokenizer)
         except ExportError as error:
             refused = refused or error
             continue
-        return weights, [] if refused is None else [f"{each} instead of {first}, which {name} cannot hold: {refused}"]
+        if refused is None:
+            return weights, []
+        more = "" if each in notes.get("usable", ()) else f" ({each} loses no more than allowed, but is told apart)"
+        return weights, [f"{each} instead of {first}, which {name} cannot hold: {refused}{more}"]
     raise ExportError(
         f"{name} can hold neither {first}, which is recommended, nor another that was measured and is as good: "
         f"{refused}. Export it as packed (a file that ends in .safetensors), or search only what {name} can hold "
@@ -157,8 +166,11 @@ def kept_to(path: Path, format: str | None, given: Mapping[str, Any], asked: Map
     return f"only what {checked_format(path, format)} can hold is searched: {'; '.join(each)}"
 
 
-def search_options(path: Path, format: str | None, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of the search with which it tries what the format can hold, and not what it never can.
+def search_options(
+    path: Path, format: str | None, given: Mapping[str, Any], stored: torch.dtype = torch.float32
+) -> dict[str, Any]:
+    """The options of the search with which it tries what the format can hold, and not what it never can; `stored` is
+    the dtype of the model's weights.
 
     >>> search_options(Path("m.safetensors"), None, {"bits": (4,)})
     {'bits': (4,)}
@@ -180,4 +192,6 @@ def search_options(path: Path, format: str | None, given: Mapping[str, Any]) -> 
         options |= {"bits": WIDTHS_OF_GGUF}
     elif name == "torchao":
         options |= {"bits": (8,), "embeddings": False}  # its 4 bits need scales in bfloat16, its embeddings are whole
+    elif stored.itemsize > 2:  # 16 bits beside what stays as it is would be two dtypes
+        options |= {"bits": tuple(WHOLE_BITS)[::-1]}
     return {**options, **given}

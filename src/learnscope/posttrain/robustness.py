@@ -167,4 +167,4 @@ def check_autoattack() -> None:
     try:
         check_installed()
     except CannotAttack as error:
-        raise PosttrainError(f"autoattack=True: {error}") from None
+        raise PosttrainError(f"AutoAttack: {error}") from None

@@ -24,6 +24,7 @@ _SHAPE: dict[str, Any] = {
         "class": str, "parameters": int, "tensors": int, "frozen": _TEXTS, "frozen_parameters": int,
         "trainable_outside_optimizer": _TEXTS, "dtypes": {"*": int}, "layers": _TEXTS, "layer_parameters": {"*": int},
         "layer_types": {"*": str}, "outside_known_stacks": _TEXTS, "dropout": {"*": _NUMBER},
+        "alike": _TEXTS,
     },
     "optimizers": [{"class": str, "groups": [{"tensors": int, "layers": _TEXTS}]}],
     "environment": {

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from learnscope.findings import analysis
+from learnscope.findings import analysis, findings_of
 from learnscope.findings.evidence import evidence_over
+from learnscope.findings.gradients.absent import absent
 from learnscope.findings.gradients.unread import unread_embeddings
+from learnscope.findings.gradients.vanishing import vanishing
 from learnscope.quantities.features import Inputs
 from learnscope.quantities.outputs import Loss
 from learnscope.reading.cuts import Cuts
@@ -16,11 +18,11 @@ from learnscope.record import Evidence, Finding
 from learnscope.store.reader import RunReader
 
 STUCK = (
-    "not_learning", "labels_unrelated", "plateau", "majority_guess", "not_moving", "vanishing", "worsening",
-    "learning_rate_too_low", "not_generalising", "memorised",
+    "not_learning", "labels_unrelated", "plateau", "majority_guess", "not_moving", "worsening", "learning_rate_too_low",
+    "not_generalising", "memorised",
 )  # fmt: skip
 """What a model shows whose outputs do not depend on its inputs."""
-OF_COPIES = (*STUCK, "dead_units", "zero_gradients", "exploding_initialisation")
+OF_COPIES = (*STUCK, "vanishing", "dead_units", "zero_gradients", "exploding_initialisation")
 """What copies of one unit lead to besides: they die together."""
 SAME = 1e-4
 """Spread over the examples, in units of the size of the outputs, below which they are the same for all."""
@@ -62,8 +64,8 @@ def same_outputs(reader: RunReader, cuts: Cuts) -> list[Finding]:
     share = spread.values[ours] / np.maximum(size.values[theirs], 1e-300)
     if len(share) < 2 * cuts.measurements or share.max() > SAME or not size.values.any():
         return []
-    if _same_inputs(reader) or unread_embeddings(reader, cuts):  # of which others say more
-        return []
+    if _same_inputs(reader) or unread_embeddings(reader, cuts) or _lost_where(reader, cuts):
+        return []  # of which others say more
     steps, most = (int(spread.steps[0]), int(spread.steps[-1])), float(share.max())
     return [
         Finding(
@@ -91,3 +93,9 @@ def _same_inputs(reader: RunReader) -> bool:
     duplicates = series(reader, Inputs.duplicate_share).finite.values
     varied = bool(len(spread) and spread.any()) or bool(len(tokens) and tokens.max() > 1)
     return not varied or bool(len(duplicates) and np.median(duplicates) > 1 / 2)
+
+
+def _lost_where(reader: RunReader, cuts: Cuts) -> bool:
+    """Whether gradients tell in which layers it is lost."""
+    found = [*findings_of(vanishing, reader, cuts), *findings_of(absent, reader, cuts)]
+    return any(finding.severity != "info" and finding.kind in ("vanishing", "zero_gradients") for finding in found)

@@ -7,6 +7,7 @@ from learnscope.findings.evidence import evidence_over
 from learnscope.quantities.features import Inputs
 from learnscope.quantities.outputs import Objective
 from learnscope.reading.course.chance import NUMBER_LOSSES, main_function
+from learnscope.reading.course.loss_course import loss_course
 from learnscope.reading.course.movement import optimizers_of
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.gather import series
@@ -14,6 +15,8 @@ from learnscope.reading.words import between, count, percent
 from learnscope.record import Finding
 from learnscope.store.reader import RunReader
 
+TOGETHER = 0.3
+"""Spread of the outputs, in units of the root of the loss, below which they have come together."""
 IN_ORDER = 0.02
 """Share of neighbours that are out of order, up to which the gradient is a function of the output alone."""
 
@@ -29,7 +32,7 @@ def one_target(reader: RunReader, cuts: Cuts) -> list[Finding]:
     if len(found) < 2 * cuts.measurements or found.values.max() > IN_ORDER or len(optimizers_of(reader)) > 1:
         return []  # one of two players has the same target for all
     told = (series(reader, Objective.broadcast).finite.values > 1).any()  # by what the loss function was given
-    if told or (function and function not in NUMBER_LOSSES):
+    if told or (function and function not in NUMBER_LOSSES) or not _drawn_together(reader):
         return []
     steps, most = (int(found.steps[0]), int(found.steps[-1])), float(found.values.max())
     return [
@@ -53,3 +56,12 @@ def one_target(reader: RunReader, cuts: Cuts) -> list[Finding]:
             since=steps[0],
         )
     ]  # fmt: skip
+
+
+def _drawn_together(reader: RunReader) -> bool:
+    """Whether outputs end close to each other, and the loss stays: so it is where all have one target. Outputs far
+    apart are in the order of their gradients whatever the targets are, if these are close to each other."""
+    course, spread = loss_course(reader), series(reader, Inputs.output_spread, data="train").finite.values
+    if course is None or not len(spread):
+        return False
+    return course.end.value > 0 and float(spread[-1]) < TOGETHER * course.end.value**0.5

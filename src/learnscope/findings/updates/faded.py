@@ -45,6 +45,8 @@ def faded(reader: RunReader, cuts: Cuts) -> list[Finding]:
         return []
     names = [str(optimizer.get("class", "")) for optimizer in optimizers_of(reader)]
     decay = [value for value in options_of(reader, "lr_decay") if value]
+    if not decay and not any("Adagrad" in name for name in names):  # others forget what made their steps small
+        return []
     why = f" Its lr_decay is {num(float(decay[0]))}: the rate is divided by 1 + {num(float(decay[0]))} · step." \
         if decay else ""  # fmt: skip
     span = int(moves.steps[0]), int(moves.steps[-1])

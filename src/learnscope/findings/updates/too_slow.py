@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from learnscope.findings import analysis
+from learnscope.findings import analysis, findings_of
 from learnscope.findings.evidence import evidence_over
+from learnscope.findings.gradients.vanishing import vanishing
 from learnscope.findings.ruled_out import gradients_arrive, said
 from learnscope.findings.updates.rate_level import STANDSTILL, rate_too_low
 from learnscope.quantities.outputs import Loss
@@ -30,7 +31,9 @@ def too_slow(reader: RunReader, cuts: Cuts) -> list[Finding]:
     """A loss that falls slowly and steadily, is no better than guessing, and weights that have hardly moved."""
     course, guessed, pace, moves = loss_course(reader), guessing(reader), pace_of(reader), moves_of(reader)
     reach = reach_of(reader)
-    if course is None or pace is None or moves is None or reach is None or not _unlearned(guessed, course, pace, cuts):
+    if course is None or pace is None or moves is None or reach is None:
+        return []
+    if not _unlearned(reader, guessed, course, pace, cuts):
         return []
     on_its_way = guessed is None or (course.improved and _still_falls(course))
     if not hardly_begun(reader, cuts) or not (on_its_way or unseen(pace, cuts)):
@@ -65,11 +68,12 @@ def too_slow(reader: RunReader, cuts: Cuts) -> list[Finding]:
     ]
 
 
-def _unlearned(guessed: Guessing | None, course: Course, pace: Pace, cuts: Cuts) -> bool:
+def _unlearned(reader: RunReader, guessed: Guessing | None, course: Course, pace: Pace, cuts: Cuts) -> bool:
     """No better than guessing; where that is not known, a loss that stays, and steps that could not change it."""
     if guessed is not None:
         return guessed.better is False
-    return course.flat(cuts.little_gain) and pace.could < cuts.slow_gain
+    lost = findings_of(vanishing, reader, cuts)  # then it is not the rate that keeps the steps small
+    return course.flat(cuts.little_gain) and pace.could < cuts.slow_gain and not lost
 
 
 def _still_falls(course: Course) -> bool:

@@ -27,6 +27,10 @@ from learnscope.task import Task
 
 MAIN_SHARE = 10
 """The data's own batch gets this many times the seconds of another setting: its high percentiles matter most."""
+BATCHES, LENGTHS = (1, 4, 16), (32, 128)
+"""The grid of prefill and decode, if no other is asked for."""
+GRID_WORK = 1e11
+"""Multiply-adds that one pass over all of the grid may take, by one for each parameter and token."""
 
 
 class Setting(NamedTuple):
@@ -41,7 +45,7 @@ class Setting(NamedTuple):
 @torch.no_grad()
 def measured_speed(
     model: nn.Module, task: Task, batch: Any, *, batches: Sequence[int] | None,
-    lengths: Sequence[int] | None, seconds: float, repeats: int, threads: int | None = None, work: float,
+    lengths: Sequence[int] | None, seconds: float, repeats: int, threads: int | None = None, work: float = GRID_WORK,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, Any]:  # fmt: skip
     """Time all settings in turn, in eval mode; each as plain numbers, or with the reason for skipping it."""
@@ -70,12 +74,6 @@ def measured_speed(
         "unsettled": [f"{s.phase}, {s.batch} x {s.length}" for s, result in times.items() if not result.warm],
         "compiled": hasattr(model, "_orig_mod"),
     }
-
-
-BATCHES, LENGTHS = (1, 4, 16), (32, 128)
-"""The grid of prefill and decode, if no other is asked for."""
-GRID_WORK = 1e11
-"""Multiply-adds that one pass over all of the grid may take, by one for each parameter and token."""
 
 
 def grid(

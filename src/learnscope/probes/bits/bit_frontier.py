@@ -59,7 +59,8 @@ class BitFrontier(Probe):
     `no_intervals` says why.
 
     Notes: `recommended` (unit → bits; a unit that is not named stays as stored), `recommended_name`,
-    `recommended_scheme`, `usable` (all that answer the same question, the best first), `bits`, `schemes` and `family`
+    `recommended_scheme`, `usable` (all that answer the same question, the best first), `within` (all that lose no more
+    than `max_increase`, the smallest first), `bits`, `schemes` and `family`
     by configuration, `dropped` (tried in the search, and far worse than another in no more bytes, by name), `same`
     (mixes that are another configuration), `left_out` (what cannot be made, and why), `search_examples`,
     `held_out_examples`, `alone_examples`, `held_out`, `judged_by`, `allowed`.
@@ -178,7 +179,8 @@ class BitFrontier(Probe):
         front = undominated(Point(item.name, item.ledger.packed_bytes, item.scores[damage]) for item in tried)
         choices = self._choices([item for item in tried if item.name in front], losses, damage)
         best = next(item for item in tried if item.name == self._asked_for(choices))
-        usable = self._answers([i for i in tried if math.isfinite(i.scores[damage])], losses, damage)[self._question()]
+        answers = self._answers([i for i in tried if math.isfinite(i.scores[damage])], losses, damage)
+        usable = answers[self._question()]
         points = [FrontierPoint(name, ()) for name in front]
         table = configuration_table(Q, tried, tried[0].scores, points, sampled=moment.subject.sampled)
         stored = base.ledger(moment, {}).by_unit
@@ -192,6 +194,7 @@ class BitFrontier(Probe):
         notes = {
             **search.notes(tried, best, dropped), "choices": choices, "allowed": self.max_increase,
             "usable": [item.name for item in usable if item.bits],
+            "within": [item.name for item in answers["within"] if item.bits],
             **({} if unsure is None else {"no_intervals": unsure}), **base.notes(tried[0].scores),
             "held_out": base.batches(moment, "held out") is not base.batches(moment, "search"),
         }  # fmt: skip
