@@ -22,9 +22,9 @@ from learnscope.reading.audit_numbers import (
 )
 from learnscope.reading.words import capital, num
 from learnscope.report.audit.panels import AuditFigure
-from learnscope.report.audit.threats import PROMPTS, THREATS
+from learnscope.report.audit.threats import MASKING, PROMPTS, THREATS
 from learnscope.report.markdown import escape, table
-from learnscope.report.robustness.damage import FLAGS, MASKING
+from learnscope.report.robustness.damage import FLAGS
 
 Row = tuple[str, str, str, str]
 HEAD = ("metric", "value", "95 % interval, or why not", "n")

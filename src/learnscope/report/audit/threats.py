@@ -13,3 +13,8 @@ PROMPTS = (
     "Changed prompts are what anybody sends who types in haste or pastes: typing errors, casing, spaces, word order, "
     "other text before the question. What is compared is predicted after them, and is the same."
 )
+MASKING = {
+    "square_no_better": "an attack without gradients is no better", "unbounded_breaks": "without bounds all are broken",
+    "more_steps_no_weaker": "more steps are no weaker", "falls_with_epsilon": "accuracy falls as epsilon grows",
+}  # fmt: skip
+"""Flags of AutoAttack: what holds where gradients are not masked."""

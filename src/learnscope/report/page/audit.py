@@ -23,8 +23,7 @@ from learnscope.reading.audit_numbers import (
 from learnscope.reading.audit_parts import Configuration, Levels, Unit
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.words import num, percent
-from learnscope.report.audit.threats import PROMPTS, THREATS
-from learnscope.report.robustness.damage import MASKING
+from learnscope.report.audit.threats import MASKING, PROMPTS, THREATS
 from learnscope.store.reader import RunReader
 
 Write = Callable[[float], str]

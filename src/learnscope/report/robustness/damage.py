@@ -26,11 +26,6 @@ FLAGS = {
     "pgd_at_least_fgsm": "PGD no weaker than FGSM", "monotone_in_epsilon": "more damage with more epsilon",
     "monotone_in_steps": "more damage with more steps", "random_below_attack": "random noise weaker than attacks",
 }  # fmt: skip
-MASKING = {
-    "square_no_better": "an attack without gradients is no better", "unbounded_breaks": "without bounds all are broken",
-    "more_steps_no_weaker": "more steps are no weaker", "falls_with_epsilon": "accuracy falls as epsilon grows",
-}  # fmt: skip
-"""Flags of AutoAttack: what holds where gradients are not masked."""
 
 
 def attack_figure(reader: RunReader, cuts: Cuts | None = None) -> Figure | None:
