@@ -183,8 +183,8 @@ def test_other_tokenizers_are_compared_by_bytes_of_the_same_characters(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(home)
-    assert main(["audit", "base", "other", "--output_dir", "two", *SHORT[:4], "--parts", "performance", "--quiet",
-                 "--no_cache"]) == 0  # fmt: skip
+    assert main(["audit", "base", "other", "--output_dir", "two", *SHORT[:4], "--parts", "performance", "--quick",
+                 "--quiet", "--no_cache"]) == 0  # fmt: skip
     ranking = ranking_of(home / "two", "base", "other")
     assert ranking.measure == PER_BYTE
     unseen = [number for number in range(TEXTS) if number % 2 == 1][: len(ranking.weights)]
@@ -228,7 +228,7 @@ def test_models_are_not_ranked_on_their_own_samples_and_a_line_says_why(
     put(tmp_path / "a")
     put(tmp_path / "b")
     monkeypatch.chdir(tmp_path)
-    shared = ("--examples", "6", "--length", "24", "--no_cache", "--parts", "performance")
+    shared = ("--examples", "6", "--length", "24", "--no_cache", "--parts", "performance", "--quick")
     assert main(["audit", "a/model.pt", "b/model.pt", "--output_dir", "both", *shared]) == 0
     out = " ".join(capsys.readouterr().out.split())
     assert "is not ranked: no data were given, and each model is examined on its own samples: give --data" in out
@@ -243,7 +243,7 @@ def test_token_ids_of_another_vocabulary_are_not_ranked(
     ids = [{"input_ids": [int(t) % 300 for t in range(number, number + 20)]} for number in range(24)]
     (tmp_path / "ids.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ids))
     monkeypatch.chdir(home)
-    asked = ("--data", str(tmp_path / "ids.jsonl"), "--parts", "performance", "--quiet", "--no_cache")
+    asked = ("--data", str(tmp_path / "ids.jsonl"), "--parts", "performance", "--quick", "--quiet", "--no_cache")
     assert main(["audit", "base", "other", "llama", "--output_dir", str(tmp_path / "out"), *asked]) == 0
     ranking = ranking_of(tmp_path / "out", "base", "other", "llama")
     assert list(ranking.not_ranked) == ["other"]
