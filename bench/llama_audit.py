@@ -80,7 +80,7 @@ def audit(home: Path, effort: str) -> dict[str, float]:
             "--output_dir", folder, "--threads", "1", "--no_cache", *(["--quick"] if effort == "quick" else []),
         ]  # fmt: skip
         before = _of_children()
-        threads = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
+        threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
         done = subprocess.run(command, check=True, capture_output=True, text=True, env={**os.environ, **threads})
         seconds = _of_children() - before
         body = json.loads((Path(folder) / "analysis_results.json").read_text())

@@ -140,9 +140,8 @@ def test_it_holds_on_texts_that_neither_the_search_nor_the_choice_has_seen(found
         info = analyzer.bit_width_analyzer.export(tmp_path / f"{number}.safetensors", bits)
         other = copy.deepcopy(analyzer.model)
         load_packed(tmp_path / f"{number}.safetensors", other)
-        each, own, new = (
-            torch.cat(part).mean().item() for part in zip(*(d.each for d in compared(analyzer, fresh, other)), strict=True)
-        )
+        documents = compared(analyzer, fresh, other)
+        each, own, new = (torch.cat([document.each[k] for document in documents]).mean().item() for k in range(3))
         sizes.append(info["tensor_bytes"])
         kl.append(each)
         increase.append(math.expm1(new - own))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch import nn
 import learnscope as ls
 from learnscope.cli import main
 from learnscope.findings import find
+from learnscope.findings.bits.frontier import described
 from learnscope.model.bits.sensitivities import load
 from learnscope.posttrain import ModelAnalyzer
 from learnscope.posttrain.command import AuditOptions, run_audit
@@ -75,7 +77,9 @@ def test_every_flag_reaches_the_search_and_is_said(audited: tuple[Path, str]) ->
     assert "vocab size" in text
 
 
-def test_the_examples_that_were_asked_for_are_used_and_both_halves_are_said(audited: tuple[Path, str]) -> None:
+def test_the_examples_that_were_asked_for_are_used_and_both_halves_are_said(
+    audited: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder, _ = audited
     part = frontier(folder)
     assert part.notes["search_examples"] + part.notes["held_out_examples"] == 24
@@ -89,8 +93,10 @@ def test_the_examples_that_were_asked_for_are_used_and_both_halves_are_said(audi
     usual = analyzer.data(None, split="validation", length=8)
     fixed = analyzer.planner.fixed(usual)
     task = analyzer.session.task_of(fixed)
-    enough = [enough_examples(analyzer.model, task, fixed, most, NARROW["default"]) for most in (32, 64)]
-    assert [sample is not None and sample.is_enough for sample in enough] == [False, True], "at 32 not, at 64 yes"
+    halves = [sample.half for most in (32, 64) if (sample := enough_examples(analyzer.model, task, fixed, most, 0.0))]
+    assert halves[0] is not None
+    assert halves[1] is not None
+    monkeypatch.setitem(NARROW, "default", (halves[0] + halves[1]) / 2)  # at 32 it is wider, at 64 it is not
     assert analyzer.planner.depth(fixed).bits.examples == 64
 
 
@@ -172,6 +178,24 @@ def test_a_mix_that_is_a_uniform_width_is_not_called_no_better_than_it() -> None
     four = dict.fromkeys(AuditRun(2).units, 4)
     assert "audit_uniform_as_good" in said(optimal={**four, "h.0.attn": 8}, uniform_4=four)
     assert "audit_uniform_as_good" not in said(optimal=four, uniform_4=four)
+
+
+def test_zero_points_at_few_bits_are_said(audited: tuple[Path, str]) -> None:
+    """By default ranges are around 0 from 4 bits on, and below have a zero point: the words say which have one."""
+    part = frontier(audited[0])
+    default = {"granularity": "channel", "group_size": 64, "symmetric": None}
+
+    def said(*widths: int, **way: Any) -> str:
+        bits = dict(zip("abc", widths, strict=False))
+        notes = {**part.notes, "bits": {"x": bits}, "schemes": {"x": {**default, **way}}, "embeddings": True}
+        return described(replace(part, notes=notes), "x")
+
+    assert said(4, 3, 2).endswith("; a scale for each output channel, asymmetric at 3 bits and fewer")
+    assert said(3, 2, 2).endswith(", asymmetric")
+    assert said(8, 4).endswith(", symmetric")
+    assert said(4, 2, symmetric=True).endswith(", symmetric")
+    assert said(8, 4, symmetric=False).endswith(", asymmetric")
+    assert "asymmetric" in dict(verdict(ls.open_run(audited[0]).reader))["recommended"], "which was asked for"
 
 
 class Regression(nn.Module):
