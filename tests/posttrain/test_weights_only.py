@@ -89,8 +89,9 @@ def test_the_command_writes_tables_and_refuses_what_would_run_the_model(
     assert "model.layers.1.mlp.up_proj.weight" in (tmp_path / "out" / "weights.md").read_text()
     for more, words in [
         (["--data", "x.jsonl"], "--weights_only runs no model: leave out --data"),
-        ([str(tmp_path)], "is for one model, and 2 are named"),
+        (["--model_path", str(tmp_path)], "is for one model, and 2 are named"),
         (["--bits", "9"], "2 to 8"),
+        (["--bits", "32"], "2 to 8 and 16 are possible"),
     ]:
         assert main([*command, *more]) == 2
         assert words in capsys.readouterr().err

@@ -24,7 +24,7 @@ from learnscope.posttrain.stored import files_of, named_as
 from learnscope.reading.audit_numbers import size
 from learnscope.reading.words import num
 from learnscope.report.markdown import table
-from learnscope.tensor.bits.quantize import QuantiseError, Scheme, dequantize, quantize
+from learnscope.tensor.bits.quantize import HALF_BITS, QuantiseError, Scheme, checked_bits, dequantize, quantize
 
 BITS = (8, 7, 6, 5, 4, 3, 2)
 PIECE = 1 << 20
@@ -120,6 +120,8 @@ def judge_weights(
     embeddings: bool = True, show: Callable[[int, int], None] | None = None,
 ) -> JudgedWeights:  # fmt: skip
     """What rounding to each of `bits` does to every weight of a folder or a file of safetensors."""
+    if wrong := [width for width in bits if checked_bits(width) > HALF_BITS]:
+        raise PosttrainError(f"bits={wrong[0]}: 2 to 8 and 16 are possible")
     scheme, places = scheme or Scheme(), dict[int, Place]()
     stored = _headers(path, places)
     configuration = find_configuration(path, config_path, stored)
