@@ -25,6 +25,7 @@ from learnscope.posttrain.data import Batches
 from learnscope.posttrain.planning.depth import (
     ENOUGH,
     FEWEST,
+    MADE_UP,
     SHORTEST,
     STEPS,
     WANTED,
@@ -153,7 +154,7 @@ def test_a_large_model_gives_up_tokens_then_steps_then_examples() -> None:
     model = gpt2()
     depth = choose_depth(model, REAL, 64)
     for share, passes, part in (
-        (depth.bits, bit_passes(model, WANTED, depth.alone), "bit_widths"),
+        (depth.bits, bit_passes(model, depth.bits.examples, depth.alone), "bit_widths"),
         (depth.attacks, robustness_passes(depth.steps, depth.transfer_steps), "robustness"),
     ):
         # examples go only when tokens cannot
@@ -171,6 +172,21 @@ def test_a_large_model_gives_up_tokens_then_steps_then_examples() -> None:
     assert (whole.bits, whole.attacks, whole.steps) == (Share(WANTED), Share(WANTED), STEPS)
     uncut = choose_depth(model, OneExample(REAL.operations, REAL.outputs, 0), 64)
     assert uncut.bits.tokens == uncut.attacks.tokens == 0
+
+
+def test_more_examples_make_up_for_tokens_that_bits_give_up() -> None:
+    """Of 128 tokens, 64 examples of 32 are judged, rather than 32 of 64: intervals are over examples."""
+    model, level = gpt2(), LEVELS["default"]
+    one = OneExample(1e9, 0, 128)
+    fits = WORK["bit_widths"] / (MADE_UP * bit_passes(model, MADE_UP, level.alone).work(one.shortened(32)))
+    one = OneExample(0.9 * fits * 1e9, 0, 128)
+    assert choose_depth(model, one, 256).bits == choose_depth(model, one, 64).bits == Share(MADE_UP, 32)
+    assert choose_depth(model, one, 40).bits == Share(WANTED, 32), "a few more are not worth the work"
+    whole = OneExample(one.operations / 100, 0, 128)
+    assert choose_depth(model, whole, 256).bits == Share(WANTED), "nothing is given up, and so many are enough"
+    large = OneExample(4 * one.operations, 0, 128)
+    assert choose_depth(model, large, 256).bits.tokens == SHORTEST, "not so many are possible: as long as can be"
+    assert FEWEST["bit_widths"] <= choose_depth(model, large, 256).bits.examples < MADE_UP
 
 
 def test_only_the_first_tokens_of_plain_texts_are_taken() -> None:

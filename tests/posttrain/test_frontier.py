@@ -36,8 +36,8 @@ def found(request: pytest.FixtureRequest) -> Found:
     with torch.no_grad():
         before = analyzer.session.measure(BitOptimum(examples=EXAMPLES), data)
         told = analyzer.bit_width_analyzer.find_frontier(data, examples=EXAMPLES)
-    old = by_scope(before, "configuration")[before.notes["recommended_name"]]
-    return analyzer, data, told, old
+    name = before.notes["recommended_name"]
+    return analyzer, data, told, {**by_scope(before, "configuration")[name], "bits": before.notes["bits"][name]}
 
 
 def points(told: dict[str, Any]) -> list[Point]:
@@ -125,6 +125,29 @@ def test_its_numbers_are_those_of_the_file_on_the_examples_that_were_held_out(fo
     assert item["kl"] == pytest.approx(kl, rel=1e-3)
     assert item["search_damage"] == pytest.approx(torch.cat([d.each[0] for d in searched]).mean().item(), rel=1e-3)
     assert item["change"] == pytest.approx(math.exp(new - own) - 1, abs=2e-5)
+
+
+def test_it_holds_on_texts_that_neither_the_search_nor_the_choice_has_seen(found: Found, tmp_path: Path) -> None:
+    """Other passages of the built-in text: the bytes of the files, and the divergence, in float64."""
+    analyzer, data, _, old = found
+    fresh = analyzer.data(None, split="validation[50%:]", examples=EXAMPLES, length=LENGTH)
+    seen, new_texts = ({tuple(row) for batch in part for row in batch["input_ids"].tolist()} for part in (data, fresh))
+    assert not seen & new_texts
+    assert not any("embed" in unit or "wte" in unit or "lm_head" in unit for unit in old["bits"]), "in float32, before"
+    analyzer.bit_width_analyzer.find_frontier(data, examples=EXAMPLES)
+    sizes, kl, increase = [], [], []
+    for number, bits in enumerate((None, old["bits"])):
+        info = analyzer.bit_width_analyzer.export(tmp_path / f"{number}.safetensors", bits)
+        other = copy.deepcopy(analyzer.model)
+        load_packed(tmp_path / f"{number}.safetensors", other)
+        documents = compared(analyzer, fresh, other)
+        each, own, new = (torch.cat([document.each[k] for document in documents]).mean().item() for k in range(3))
+        sizes.append(info["tensor_bytes"])
+        kl.append(each)
+        increase.append(math.expm1(new - own))
+    assert sizes[0] <= 0.6 * sizes[1]
+    assert kl[0] <= kl[1]
+    assert increase[0] <= 0.01
 
 
 @dataclass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch import nn
 import learnscope as ls
 from learnscope.cli import main
 from learnscope.findings import find
+from learnscope.findings.bits.frontier import described
 from learnscope.model.bits.sensitivities import load
 from learnscope.posttrain import ModelAnalyzer
 from learnscope.posttrain.command import AuditOptions, run_audit
@@ -181,6 +183,24 @@ def test_a_mix_that_is_a_uniform_width_is_not_called_no_better_than_it() -> None
     four = dict.fromkeys(AuditRun(2).units, 4)
     assert "audit_uniform_as_good" in said(optimal={**four, "h.0.attn": 8}, uniform_4=four)
     assert "audit_uniform_as_good" not in said(optimal=four, uniform_4=four)
+
+
+def test_zero_points_at_few_bits_are_said(audited: tuple[Path, str]) -> None:
+    """By default ranges are around 0 from 4 bits on, and below have a zero point: the words say which have one."""
+    part = frontier(audited[0])
+    default = {"granularity": "channel", "group_size": 64, "symmetric": None}
+
+    def said(*widths: int, **way: Any) -> str:
+        bits = dict(zip("abc", widths, strict=False))
+        notes = {**part.notes, "bits": {"x": bits}, "schemes": {"x": {**default, **way}}, "embeddings": True}
+        return described(replace(part, notes=notes), "x")
+
+    assert said(4, 3, 2).endswith("; a scale for each output channel, asymmetric at 3 bits and fewer")
+    assert said(3, 2, 2).endswith(", asymmetric")
+    assert said(8, 4).endswith(", symmetric")
+    assert said(4, 2, symmetric=True).endswith(", symmetric")
+    assert said(8, 4, symmetric=False).endswith(", asymmetric")
+    assert "asymmetric" in dict(verdict(ls.open_run(audited[0]).reader))["recommended"], "which was asked for"
 
 
 class Regression(nn.Module):

@@ -26,6 +26,7 @@ EXAMPLES = """examples:
   learnscope audit a/ b/ c.pt --data held_out.jsonl --output_dir compared   which of them, and how to store it
   learnscope audit --model_path model.pt --max_mb 3.5 --export packed.safetensors
   learnscope audit --model_path runs/llama --data held_out.jsonl --export llama.gguf    for llama.cpp
+  learnscope audit large/ --weights_only             what rounding does to each weight, in little memory
   learnscope audit --solve analysis_results/sensitivity.json --max_mb 3   another budget: nothing is measured again"""
 DESCRIPTION = (
     "Examines a finished model: loss, speed and memory; how few bits its layers need; how it stands up to attacks and "
@@ -78,6 +79,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--export_format", choices=formats, help="(default: by the ending; a folder: compressed-tensors)")
     solve = "only find the mix for a budget, from an earlier sensitivity.json; no model is needed"
     what.add_argument("--solve", metavar="FILE", type=Path, help=solve)
+    alone = "only what rounding does to each weight of .safetensors files, read piece by piece: the model is not run"
+    what.add_argument("--weights_only", action="store_true", help=alone)
     _add_bits(parser.add_argument_group("bit widths (default: all of them are searched)"))
     judged = parser.add_argument_group("deployment scenarios are judged against")
     judged.add_argument("--tokens_per_second", metavar="X", type=_positive, help="real-time (default: 1000)")
@@ -127,6 +130,10 @@ def _positive(text: str) -> float:
 def run(args: argparse.Namespace) -> int:
     if args.solve is not None:
         return _solve(args)
+    if args.weights_only:
+        from learnscope.cli.weights_only import run as judge
+
+        return judge(args)
     from rich.console import Console
     from rich.text import Text
 

@@ -134,6 +134,11 @@ def _further(run: OnePass) -> str:
     )
 
 
+def folded(title: str, parts: Sequence[str]) -> str:
+    """Parts behind a line that unfolds them, where Markdown is shown; all of it in the file."""
+    return "\n\n".join([f"<details><summary>{escape(title)}</summary>", *parts, "</details>"])
+
+
 def table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     """A table of Markdown; cells are text, shown as it is."""
     rows = [head, ["---"] * len(head), *[[escape(cell) for cell in line] for line in lines]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from learnscope.findings import Cuts, find
 from learnscope.report.audit.folder import INSIGHTS, write_audit
 from learnscope.report.audit.panels import FIGURES
+from learnscope.report.audit.verdict import verdict
 from learnscope.report.markdown import escape, evidence_text
 from learnscope.run import Run
 from report.audit.audit_runs import AuditRun, made
@@ -149,3 +151,21 @@ def test_an_audit_in_the_report_of_any_run(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.glob("*.png")} == {
         "performance_memory.png", "layer_sensitivity.png", "analysis_summary_dashboard.png"
     }  # fmt: skip
+
+
+def test_the_page_is_short_and_the_rest_is_behind_it(folder: Path) -> None:
+    """A whole audit: what is seen before anything is unfolded, and what the console says."""
+    text = (folder / "summary_report.md").read_text()
+    assert text.count("<details>") == text.count("</details>") > 3
+    seen = re.sub(r"<details><summary>(.*?)</summary>.*?</details>", r"\1", text, flags=re.DOTALL)
+    assert "| perplexity | 24.5 |" in text
+    assert "| perplexity | 24.5 |" not in seen
+    assert words(seen) < 700 < words(text)
+    lines = verdict(made().reader, Cuts(audit_memory_bytes=7e8))
+    assert len(lines) <= 14
+    assert words(" ".join(f"{label} {said}" for label, said in lines)) < 300
+
+
+def words(text: str) -> int:
+    """Of a table what is in its cells, without its lines."""
+    return len(text.replace("|", " ").replace("-", "").split())

@@ -19,21 +19,22 @@ from learnscope.posttrain.encoders import EncoderTask
 from learnscope.posttrain.errors import PosttrainError
 from learnscope.posttrain.planning.depth import (
     EXAMPLES,
+    MADE_UP,
     STEPS,
     WANTED,
     Depth,
     Share,
-    affordable,
+    affordable_bits,
     can_shorten,
     choose_depth,
     examples_of_text,
     shortened,
     timed_part,
 )
-from learnscope.posttrain.planning.effort import OneExample, Passes, bit_passes, one_example
+from learnscope.posttrain.planning.effort import OneExample, Passes, one_example
 from learnscope.posttrain.planning.estimate import Estimate, estimated, seconds_of, speeds, timed_passes, timed_settings
 from learnscope.posttrain.planning.levels import LEVELS, Level
-from learnscope.posttrain.planning.sampling import NARROW, Sample, enough_examples
+from learnscope.posttrain.planning.sampling import NARROW, SMALLEST, Sample, enough_examples
 from learnscope.posttrain.reader import check_tokens
 from learnscope.posttrain.session import AuditSession
 from learnscope.task import Task
@@ -84,13 +85,15 @@ class Planner:
             one, given = self._effort(data)
             share = Share(given)
             if not self.thorough:  # as many as the part can afford at all, so that no pass is run for nothing
-                passes = bit_passes(self.session.model, given, self.level.alone)
-                share = affordable("bit_widths", passes, one, given, self.level.share)
+                share = affordable_bits(self.session.model, one, given, given, self.level)
             found = None
             if min(share.examples, given) > WANTED:
                 task = self.session.task_of(data)
                 part = shortened(task, data, share, {})  # as long as they are examined
-                found = enough_examples(self.session.model, task, part, share.examples, NARROW[self.effort])
+                least = min(share.examples, MADE_UP) if share.tokens else SMALLEST
+                found = enough_examples(
+                    self.session.model, task, part, share.examples, NARROW[self.effort], least=least
+                )
             self._sampled = data, found
         return self._sampled[1]
 

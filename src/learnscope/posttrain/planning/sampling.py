@@ -63,14 +63,17 @@ class Sample:
         return f"{said} ({wanted} wanted)" if self.is_enough else f"{said}, and {wanted} are wanted: {cure}"
 
 
-def enough_examples(model: nn.Module, task: Task, batches: Sequence[Any], most: int, narrow: float) -> Sample | None:
-    """The smallest of 32, 64, 128, … examples, up to `most`, whose interval is narrow; None if nothing is quantised."""
+def enough_examples(
+    model: nn.Module, task: Task, batches: Sequence[Any], most: int, narrow: float, *, least: int = SMALLEST
+) -> Sample | None:
+    """The smallest of 32, 64, 128, … examples, from `least` up to `most`, whose interval is narrow; None if nothing is
+    quantised."""
     given = sum(map(task.size, batches))
     most = min(most, given)
     try:
         parts = _damages(model, task, batches)
         sums, counts = np.empty(0), np.empty(0)
-        size, half = min(SMALLEST, most), None
+        size, half = min(least, most), None
         while True:
             while len(sums) < size:
                 more, positions = next(parts)

@@ -1,4 +1,4 @@
-"""The summary of an audit in Markdown: its numbers in tables."""
+"""The summary of an audit in Markdown: one page, with its numbers in tables that unfold."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from learnscope.reading.audit_numbers import (
 from learnscope.reading.words import capital, num
 from learnscope.report.audit.panels import AuditFigure
 from learnscope.report.audit.threats import MASKING, PROMPTS, THREATS
-from learnscope.report.markdown import escape, table
+from learnscope.report.markdown import escape, folded, table
 from learnscope.report.robustness.damage import FLAGS
 
 Row = tuple[str, str, str, str]
@@ -43,12 +43,13 @@ def summary_text(
         f"{ran} of {len(PARTS)} parts ran. Intervals are of 95 %; n is how many examples, passes or seeds a number "
         "rests on.",
         *(["## Verdict", table(("", ""), [(label, text) for label, text in verdict])] if verdict else []),
-        "## Model configuration", *_configuration(manifest, about),
+        "## Model configuration", folded("what was examined, and on what", _configuration(manifest, about)),
         "## Key performance metrics", *_section(_performance(audit), audit, ("quality", "speed", "memory", "layers")),
         *_tasks(audit),
         "## Optimal bit-width configuration", *_rests_on(audit.optimum), *_bits(audit),
-        "## Robustness summary", *threats(audit), *_rests_on(audit.attacks),
-        *_section(_robustness(audit), audit, ("prompts", "attacks", "noise", "perturbations", "transfer")),
+        "## Robustness summary", *_rests_on(audit.attacks),
+        *_section(_robustness(audit), audit, ("prompts", "attacks", "noise", "perturbations", "transfer"),
+                  threats(audit)),
         *(["## Figures"] if drawn else []),
     ]  # fmt: skip
     for panel in (figure.panel for figure in drawn):
@@ -88,8 +89,9 @@ def _text(value: Any) -> str:
     return ", ".join(map(_text, value)) if isinstance(value, list | tuple) else str(value)
 
 
-def _section(rows: list[Row], audit: Audit, parts: Sequence[str]) -> list[str]:
-    out = [table(HEAD, rows)] if rows else []
+def _section(rows: list[Row], audit: Audit, parts: Sequence[str], above: Sequence[str] = ()) -> list[str]:
+    """All its numbers, behind a line: the verdict has those that count."""
+    out = [folded(f"all {len(rows)} numbers", [*above, table(HEAD, rows)])] if rows else []
     missing = [f"{capital(part)}: {audit.missing[part]}." for part in parts if part in audit.missing]
     return out + ([escape("Not measured. " + " ".join(missing))] if missing else [])
 
@@ -195,9 +197,8 @@ def _bits(audit: Audit) -> list[str]:
             lines.append((item.name, _cell(item["packed_bytes"], size), _cell(item["model_bits"]), damage[1], damage[2],
                           change[1], change[2], _cell(item["accuracy"]),
                           "yes" if item["on_frontier"].value == 1 else ""))  # fmt: skip
-        out += ["### All configurations", table(columns, lines)]
-        if len(ordered) > MOST:
-            out.append(f"{len(ordered) - MOST:,} more are in `analysis_results.json`.")
+        more = [f"{len(ordered) - MOST:,} more are in `analysis_results.json`."] if len(ordered) > MOST else []
+        out += ["### All configurations", folded(f"{len(lines)} configurations", [table(columns, lines), *more])]
     else:
         out.append(escape(f"No configurations were compared: {audit.missing['configurations']}."))
     return out + _exported(audit)
@@ -218,7 +219,7 @@ def _exported(audit: Audit) -> list[str]:
         numbers = (_cell(copy.latency, duration), *times, _cell(copy.held, size), _cell(copy.kl))
         rows.append((copy.name, *numbers, f"n = {copy.n}"))
     columns = ("blocks held as", "median pass", "times as fast", "decoding, times as fast", "held in", "KL", "")
-    return ["### Real latencies of packed weights (torchao)", table(columns, rows)]
+    return ["### Real latencies of packed weights (torchao)", folded(f"{len(rows)} copies", [table(columns, rows)])]
 
 
 COLUMNS = ("configuration", "size", "bits a weight", "KL", "95 % interval", "change of the loss", "95 % interval",
