@@ -97,15 +97,14 @@ def _image(panel: Panel, run: RunReader) -> str:
     return f"![{panel.title}]({panel.file})\n\n{' '.join([panel.reading, panel.note(run)]).strip()}"
 
 
-def findings_text(findings: Sequence[Finding], *, mark_info: bool = True) -> list[str]:
-    """Title, detail, advice and evidence of each; the severity `info` is written only with `mark_info`."""
+def findings_text(findings: Sequence[Finding], *, mark_info: bool = True, fold: bool = False) -> list[str]:
+    """Title, detail, advice and evidence of each; the severity `info` is written only with `mark_info`, and with `fold`
+    the numbers are behind a line."""
     out = []
     for finding in findings:
         severity = f"**{capital(finding.severity)}.** " if mark_info or finding.severity != "info" else ""
-        out += [
-            f"### {escape(finding.title)}",
-            f"{severity}{escape(finding.detail)}",
-            f"**What to do.** {escape(finding.advice)}",
+        detail, advice = escape(finding.detail), f"**What to do.** {escape(finding.advice)}"
+        more = [
             *(
                 ["**This explains:**\n\n" + "\n".join(f"- {escape(line)}" for line in symptoms(finding))]
                 if finding.taken_in
@@ -114,6 +113,11 @@ def findings_text(findings: Sequence[Finding], *, mark_info: bool = True) -> lis
             *(f"**{heading}.** {escape(text)}" for heading, text in explanation(finding)),
             f"*Evidence: {escape(evidence_text(finding.evidence))}. Fingerprint {finding.fingerprint}.*",
         ]
+        out.append(f"### {escape(finding.title)}")
+        if fold:
+            out += [f"{severity}{advice}", folded("numbers and evidence", [detail, *more])]
+        else:
+            out += [f"{severity}{detail}", advice, *more]
     return out
 
 

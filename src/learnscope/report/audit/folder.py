@@ -121,12 +121,12 @@ def _insights(run: RunReader, audit: Audit, findings: Sequence[Finding], cuts: C
         if analysis is audit_device and not own:
             continue
         placed += own
-        text += [f"## {title}", *findings_text(own, mark_info=False)]
+        text += [f"## {title}", *findings_text(own, mark_info=False, fold=True)]
         missing = [f"{capital(p)} was not looked at: {audit.missing[p]}." for p in parts if p in audit.missing]
         if missing:
             text.append(escape(" ".join(missing)))
         elif not own:
             text.append("No number was recorded that anything could be said of.")
     if others := [finding for finding in findings if finding not in placed]:
-        text += ["## Also found", *findings_text(others, mark_info=False)]
+        text += ["## Also found", *findings_text(others, mark_info=False, fold=True)]
     return "\n\n".join(text) + "\n"
