@@ -222,9 +222,8 @@ def _fell_away(reader: RunReader, course: Course, reach: Reach, rates: Series, c
 def _stopped_unlearned(reader: RunReader, course: Course, reach: Reach, since: int) -> bool:
     """Whether the loss fell until then and stays since, no better than guessing, though its gradient is what it was."""
     guessed = guessing(reader)
-    before, after = [level for level in course.levels if level.last <= since], [
-        level for level in course.levels if level.first > since
-    ]
+    before = [level for level in course.levels if level.last <= since]
+    after = [level for level in course.levels if level.first > since]
     if guessed is None or guessed.better is not False or not before or not after:
         return False
     fell = before[0].above(after[0]) > SURE
