@@ -19,6 +19,9 @@ from learnscope.store.reader import RunReader
 
 TWICE, THRICE = 2.0, 3.0
 """Times the training loss on new rows, and on rows that came twice, from which the holdout is not of the same data."""
+HARDER, HELPED = 1.5, 0.75
+"""Times the training loss then that it has later, and share of the holdout loss then that is left at the end: above the
+one or below the other, training rows were easier at first than afterwards."""
 TWO_PASSES = 2.0
 NEW = "no training row that was looked at had come before"
 OFTEN = "a training row had come twice on average"
@@ -38,7 +41,7 @@ def apart_at_once(reader: RunReader, cuts: Cuts) -> list[Finding]:
     for until, least, how in ways:
         settled = not grid(reader, Inputs.norm_drift) or until >= cuts.stale_steps  # running statistics begin anywhere
         place = _worse_by(course, losses, until, least, cuts) if settled and until >= LEAST_STEPS else None
-        if place is not None:
+        if place is not None and not _harder_later(course, losses, place):
             return [_finding(course, losses, until, place, how)]
     return []
 
@@ -53,6 +56,15 @@ def _worse_by(course: Course, losses: Series, until: int, least: float, cuts: Cu
     clear = all(value - level.value > SURE * level.error for value, level in zip(theirs, levels, strict=True))
     ratios = theirs / [level.value for level in levels]
     return int(beside[-1]) if clear and ratios.min() >= cuts.worse_holdout and ratios[-1] >= least else None
+
+
+def _harder_later(course: Course, losses: Series, place: int) -> bool:
+    """Whether the training loss rose afterwards, or what was learned then helps on the holdout: easy rows came first,
+    as in a curriculum."""
+    level = _level_at(course, int(losses.steps[place]))
+    rose = any(later.above(level) > SURE and later.value > HARDER * level.value
+               for later in course.levels if later.first > level.last)  # fmt: skip
+    return rose or float(losses.values[-1]) < HELPED * float(losses.values[place])
 
 
 def _one_loss(course: Course, losses: Series) -> bool:
