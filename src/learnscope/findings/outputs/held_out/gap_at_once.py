@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from learnscope.findings.evidence import evidence_over
-from learnscope.findings.outputs.held_out.first_sight import ALIKE, LEARNED_MUCH, LEAST_STEPS, few_times
+from learnscope.findings.outputs.held_out.first_sight import ALIKE, LEAST_STEPS, few_times
 from learnscope.findings.outputs.held_out.worse_on_holdout import WORSE_ON_HOLDOUT, gap
 from learnscope.quantities.features import Inputs
 from learnscope.quantities.outputs import Holdout
@@ -50,9 +50,12 @@ def _worse_by(course: Course, losses: Series, until: int, least: float, cuts: Cu
     """The last holdout measurement up to a step, if it and the one before are that much above the training loss."""
     beside = np.flatnonzero((losses.steps > 1) & (losses.steps <= until))[-2:]
     levels = [_level_at(course, int(losses.steps[place])) for place in beside]
-    if len(beside) < 2 or levels[-1].value > (1 - LEARNED_MUCH) * course.start.value:
+    if len(beside) < 2:
         return None
     theirs = losses.values[beside]
+    learned_less = float(theirs[-1]) / float(losses.values[0]) - levels[-1].value / course.start.value
+    if learned_less < cuts.generalisation_gap:
+        return None
     clear = all(value - level.value > SURE * level.error for value, level in zip(theirs, levels, strict=True))
     ratios = theirs / [level.value for level in levels]
     return int(beside[-1]) if clear and ratios.min() >= cuts.worse_holdout and ratios[-1] >= least else None
