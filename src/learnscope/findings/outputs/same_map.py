@@ -21,6 +21,8 @@ from learnscope.store.reader import RunReader
 
 LONG = 100
 """Losses below which the targets are not doubted."""
+NARROW = 4
+"""Answers of one example below which they are no map."""
 ALIKE = 0.1
 """Spread of the outputs over examples, in units of their size, below which they are one map for all."""
 ENOUGH = 0.05
@@ -38,6 +40,8 @@ def same_map(reader: RunReader, cuts: Cuts) -> list[Finding]:
         return []
     if not found.chance.function.startswith("binary") or one_question(reader) or len(optimizers_of(reader)) > 1:
         return []
+    if _wide(reader) < NARROW:
+        return []
     share = spread.values / np.maximum(size.values, 1e-300)
     late, middle = float(np.median(share[-n:])), float(np.median(share[n : 2 * n]))
     # what can be told from the inputs makes outputs differ more and more
@@ -47,6 +51,11 @@ def same_map(reader: RunReader, cuts: Cuts) -> list[Finding]:
     if half - course.end.value > STAYS * abs(half):
         return []
     return [_finding(reader, found, spread, late, n)]
+
+
+def _wide(reader: RunReader) -> float:
+    width = series(reader, Inputs.output_width, data="train").finite.values
+    return float(np.median(width)) if len(width) else 0.0
 
 
 def _places_alone(reader: RunReader, found: Guessing) -> bool:

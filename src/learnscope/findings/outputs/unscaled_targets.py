@@ -84,6 +84,8 @@ def _late_to_arrive(
     steps, end = (int(level.steps[0]), int(level.steps[-1])), found.course
     if not len(far) or end is None or found.chance.loss is None or abs(mean) < width:
         return []
+    if end.start.value < GROWN * found.chance.loss:  # the way was not what the loss was about
+        return []
     arrived, now = int(level.steps[min(int(far[-1]) + 1, len(level) - 1)]), float(spread.values[-1])
     if arrived < MUCH_OF_THE_RUN * steps[1] or now > HALF_WAY * width or end.end.value < UNLEARNED * found.chance.loss:
         return []

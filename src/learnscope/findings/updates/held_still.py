@@ -85,7 +85,7 @@ def _frozen(reader: RunReader, model: dict[str, Any], layers: list[str]) -> Find
     own = [name for name in names if f".{last}." in f".{name}"]
     other = [layer for layer in layers[:-1] if not any(f".{layer}." in f".{name}" for name in names)]
     adapted = any(part in name for name in [*names, *layers] for part in ADAPTERS)
-    new = adapted and _knew_nothing(reader)
+    new = adapted and not any(part in name for name in own for part in ADAPTERS) and _knew_nothing(reader)
     if not own or (not other and not adapted) or (adapted and not new):
         return None
     others = listed(other, 4) if not adapted else "adapters"

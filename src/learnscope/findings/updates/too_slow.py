@@ -36,6 +36,8 @@ def too_slow(reader: RunReader, cuts: Cuts) -> list[Finding]:
         return []
     if not _unlearned(reader, guessed, course, pace, cuts):
         return []
+    if guessed is None and pace.way >= cuts.shortest_way and pace.straight <= cuts.straight_way:
+        return []  # nobody knows whether there was anything to learn
     on_its_way = guessed is None or (course.improved and _still_falls(course))
     if not hardly_begun(reader, cuts) or not (on_its_way or unseen(pace, cuts)):
         return []
