@@ -73,7 +73,7 @@ def test_a_new_output_layer_left_frozen_beside_adapters() -> None:
     assert "modules_to_save" in finding.advice
 
 
-@pytest.mark.parametrize("losses", [falling(start=4.0, end=2.1), falling(start=1.2, end=1.0), falling()])
+@pytest.mark.parametrize("losses", [falling(start=4.0, end=2.1), falling(start=1.2, end=1.0), falling(), flat()])
 def test_an_output_layer_that_was_trained_is_kept_beside_adapters(losses: list[float]) -> None:
-    """It is sure of something before any step, right or wrong; or all is learned."""
+    """It is sure of something before any step, right or wrong; or all is learned, or nothing at all."""
     assert "frozen" not in run_of(losses, frozen=ADAPTED).kinds

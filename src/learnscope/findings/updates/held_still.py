@@ -110,9 +110,12 @@ def _frozen(reader: RunReader, model: dict[str, Any], layers: list[str]) -> Find
 
 def _knew_nothing(reader: RunReader) -> bool:
     """Whether the first loss is that of guessing all classes alike, as of a layer that was just made, and the last is
-    hardly below. One that was trained is sure of something before any step, be it wrong."""
+    hardly below. One that was trained is sure of something before any step, be it wrong. Where nothing at all was
+    learned, the adapters may have done nothing, of which others speak."""
     found = guessing(reader)
     if found is None or found.course is None or found.chance.loss is None or found.starts_high is None:
+        return False
+    if not found.better:
         return False
     low, high = NEAR_EVEN
     return low < found.starts_high < high and found.course.end.value > HARDLY_BELOW * found.chance.loss
