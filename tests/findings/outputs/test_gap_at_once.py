@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -37,5 +39,5 @@ def test_a_gap_while_rows_were_new() -> None:
     {"held": (1.15, 1.0, 0.9, 0.85, 0.82, 0.8, 0.6, 0.5, 0.45, 0.42, 0.4)},  # and so the holdout was learned later
     {"held": (1.15, 0.6, 0.4, 0.3, 0.28, 0.25, 0.25, 0.25, 0.25, 0.25, 0.25)},  # it is almost learned
 ])  # fmt: skip
-def test_gaps_that_mean_something_else(options: dict) -> None:
+def test_gaps_that_mean_something_else(options: dict[str, Any]) -> None:
     assert "holdout_differs" not in [finding.kind for finding in alarms(**options)]
