@@ -24,6 +24,8 @@ ALWAYS = 0.98
 """Share of the predictions that are of one class, from which only that is predicted."""
 RARE = 0.005, 0.2
 """Shares of yes among the targets of several questions, between which never saying it is a fault and no knowledge."""
+RARE_PIXELS = 0.05
+"""The same where one question is asked at every place, as of a mask: of more, it is not their rarity that hides them."""
 NOT_LEARNED = 0.75
 """Share of the loss of a constant guess above which hardly anything was learned."""
 BELOW = 0.1
@@ -62,7 +64,7 @@ def never_yes(reader: RunReader, found: Guessing, shares: Grid, n: int) -> list[
         or not RARE[0] < 1 - no < RARE[1]
     ):
         return []
-    if course.end.value < NOT_LEARNED * chance.loss:
+    if course.end.value < NOT_LEARNED * chance.loss or (_of_one_question(shares) and 1 - no > RARE_PIXELS):
         return []
     steps = int(shares.steps[-n]), int(shares.steps[-1])
     return [

@@ -115,7 +115,7 @@ def _knew_nothing(reader: RunReader) -> bool:
     found = guessing(reader)
     if found is None or found.course is None or found.chance.loss is None or found.starts_high is None:
         return False
-    if not found.better:
+    if not found.better or not found.course.improved:
         return False
     low, high = NEAR_EVEN
     return low < found.starts_high < high and found.course.end.value > HARDLY_BELOW * found.chance.loss
