@@ -25,7 +25,7 @@ ALWAYS = 0.98
 RARE = 0.005, 0.2
 """Shares of yes among the targets of several questions, between which never saying it is a fault and no knowledge."""
 RARE_PIXELS = 0.05
-"""The same where one question is asked at every place, as of a mask: of more, it is not their rarity that hides them."""
+"""The same where one question is asked at every place, as of a mask: of more, their rarity is not what hides them."""
 NOT_LEARNED = 0.75
 """Share of the loss of a constant guess above which hardly anything was learned."""
 BELOW = 0.1
