@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 from findings.made_training import MadeTraining, falling, flat
@@ -98,3 +99,24 @@ def test_a_loss_by_hand_of_another_kind_is_not_held_against_chance() -> None:
     assert by_hand(flat(level=1.1)).alarms == []  # not ln 10
     assert by_hand(flat(level=math.log(10)), sure=0.6).alarms == []  # the first outputs were not alike
     assert by_hand(falling(start=math.log(10))).alarms == []
+
+
+def test_a_collapse_at_the_margin() -> None:
+    """Triplets of outputs that are all the same have a loss of the margin, whatever the batch."""
+    margin = [0.305, *(0.3 + 1e-3 * np.exp(-np.arange(299) / 5))]
+    [finding] = embedded(margin, decay(0.1, 1e-6), decay(0.02, 1e-4)).alarms
+    assert (finding.kind, finding.cause) == ("embedding_collapse", True)
+    assert "stays at 0.3" in finding.title
+    varied = flat(level=0.3, noise=0.01)  # other batches, other losses
+    assert embedded(varied, decay(0.1, 1e-6), decay(0.02, 1e-4)).alarms == []
+
+
+def test_dropout_goes_before_the_steps_that_it_makes_large() -> None:
+    """The first losses are far above guessing, by what is left and made twenty times larger."""
+    losses = [2.5, *np.linspace(20, 2, 30), *flat(269, level=1.38)]
+    run = MadeTraining("SGD").train(losses, update=lambda step: 0.5 if step <= 30 else 1e-3, gradient=20.0)
+    run.objective(300, value=losses, objective_accuracy=0.25, majority_share=0.27, target_entropy=1.38, classes=4,
+                  classes_seen=4, predicted_majority=0.5)  # fmt: skip
+    assert run.kinds == ["learning_rate_too_high"]
+    run.manifest["model"]["dropout"] = {"drop": 0.95}
+    assert run.kinds == ["dropout_too_strong"]

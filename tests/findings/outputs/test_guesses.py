@@ -244,3 +244,43 @@ def test_words_that_are_never_a_target() -> None:
     run = chance(falling(), classes_seen=9, objective_accuracy=0.9)
     [finding] = find(run.inputs(300, token_max=600, token_distinct=400).reader)
     assert finding.kind == "class_never_seen"
+
+
+def weighted(losses: list[float]) -> MadeTraining:
+    """Of a loss that weighs rare targets it is not known what a guess would reach."""
+    numbers = {"target_entropy": 0.12, "classes": 2, "classes_seen": 2, "predicted_majority": 0.97}
+    accuracy = {"majority_share": 0.973, "objective_accuracy": 0.975, "constant_loss": math.nan}
+    run = MadeTraining().train(losses)
+    return run.objective(len(losses), "binary_cross_entropy_with_logits", value=losses, **numbers, **accuracy)
+
+
+def test_a_weighted_loss_that_fell_was_learned_whatever_the_accuracy() -> None:
+    assert weighted(falling(start=1.0, end=0.06)).alarms == []
+    assert weighted(flat(level=1.0)).kinds == ["labels_unrelated"]
+
+
+def one_at_a_time(said: list[float]) -> MadeTraining:
+    losses = [loss * (1 + step % 3) for step, loss in enumerate(flat(level=0.4, noise=0.05), 1)]
+    run = MadeTraining().train(losses).inputs(300, rows=1.0, input_std=1.0)
+    for step in range(10, 301, 10):
+        numbers = {"majority_share": 0.62, "target_entropy": 0.666, "classes": 2.0, "predicted_majority": 1.0}
+        columns = [Column("objective_mean", [losses[step - 1]], {"function": "cross_entropy"})]
+        columns += [Column(name, [value]) for name, value in numbers.items()]
+        columns.append(Column("objective_accuracy", [float(step % 50 != 0 or step % 100 == 0)]))
+        share = said[step // 10 % len(said)]
+        shares = Table("class", ["0", "1"], [Column("predicted_share", [share, 1 - share])])
+        run.write("Objective", step, [Table("model", ["model"], columns), shares], notes={"of": "cross_entropy of 2"})
+    return run
+
+
+def test_one_prediction_at_a_time_is_always_of_one_class() -> None:
+    assert "majority_guess" not in one_at_a_time([0.0, 1.0]).kinds
+
+
+def test_a_loss_on_its_way_down_to_chance_is_no_memory() -> None:
+    """Far above what guessing reaches, as of a model that was trained on something else, and better by accuracy."""
+    seen = lambda step: 0.2 * (step >= 60)  # noqa: E731
+    above = chance((np.linspace(4.6, 4.0, 300)).tolist(), objective_accuracy=0.2).inputs(300, seen_share=seen)
+    assert "labels_unrelated" not in above.kinds
+    at_chance = chance(flat(level=2.25), objective_accuracy=lambda step: 0.2 + 0.001 * (step % 20))
+    assert "labels_unrelated" in at_chance.inputs(300, seen_share=seen).kinds

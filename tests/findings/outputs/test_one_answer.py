@@ -70,3 +70,22 @@ def test_one_yes_no_answer_that_is_always_no() -> None:
     )  # fmt: skip
     [finding] = run.alarms
     assert (finding.kind, finding.cause) == ("majority_guess", True)
+
+
+def pixels(said: float, loss: float = 0.085, no: float = 0.98, guess: float = 0.0989) -> MadeTraining:
+    """One output for each pixel: no and yes are its classes."""
+    run = answered(
+        flat(level=loss, noise=0.002), BCE, 1, [no, 1 - no], [1 - said, said], majority_share=no,
+        target_entropy=guess, constant_loss=guess, classes=2, classes_seen=2, predicted_majority=1 - said,
+        objective_accuracy=no,
+    )  # fmt: skip
+    return run.inputs(300, output_width=144.0)
+
+
+def test_no_to_every_pixel() -> None:
+    [finding] = pixels(0.0).alarms
+    assert (finding.kind, finding.cause) == ("majority_guess", True)
+    assert finding.detail.startswith("No output said yes")
+    assert pixels(0.01).kinds == []
+    assert pixels(0.0, loss=0.05).kinds == []
+    assert pixels(0.0, loss=0.37, no=0.86, guess=0.405).kinds == []  # too many to be missed for their rarity

@@ -51,3 +51,25 @@ def test_a_loss_that_was_thrown_far_away_by_one_step() -> None:
     [finding] = [one for one in run.alarms if one.cause]
     assert finding.kind == "learning_rate_too_high"
     assert "6,800 at step 3" in finding.detail
+
+
+def late_to_arrive(arrives: int, spread: float, end: float = 8.5e4) -> MadeTraining:
+    """Targets of 950 ± 300; outputs come to their mean at a step, and the loss with them."""
+    level = lambda step: 950.0 * min(step / arrives, 1.0)  # noqa: E731
+    draw = np.random.default_rng(0)
+    losses = [end + (950 - level(step)) ** 2 + 5e3 * draw.standard_normal() for step in range(1, 301)]
+    return MadeTraining().train(losses).objective(
+        300, "mse_loss", value=losses, target_mean=950.0, target_std=300.0, constant_loss=9e4, output_mean=level,
+        output_std=spread,
+    )  # fmt: skip
+
+
+def test_outputs_that_spent_the_run_on_the_way_to_the_mean() -> None:
+    [finding] = late_to_arrive(200, 30.0).alarms
+    assert (finding.kind, finding.cause) == ("targets_out_of_range", True)
+    assert "950 ± 300" in finding.title
+
+
+@pytest.mark.parametrize(("arrives", "spread", "end"), [(20, 30.0, 8.5e4), (200, 280.0, 8.5e4), (200, 30.0, 1e4)])
+def test_outputs_that_were_there_soon_or_tell_examples_apart(arrives: int, spread: float, end: float) -> None:
+    assert "targets_out_of_range" not in late_to_arrive(arrives, spread, end).kinds

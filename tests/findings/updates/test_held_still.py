@@ -60,3 +60,20 @@ def test_nothing_is_wrong_with_either_in_a_model_that_learns(options: dict[str, 
 ])  # fmt: skip
 def test_what_is_usual_is_not_blamed(options: dict[str, Any]) -> None:
     assert not {"frozen", "slow_head", "learning_rate_too_low"} & set(run_of(flat(), **options).kinds)
+
+
+ADAPTED = ("first.lora_A.weight", "last.weight", "last.bias")
+
+
+def test_a_new_output_layer_left_frozen_beside_adapters() -> None:
+    """The first loss is that of guessing, as of a layer that was just made, and the last is hardly below."""
+    losses = falling(start=2.3, end=2.1, noise=0.01)
+    [finding] = run_of(losses, frozen=ADAPTED).alarms
+    assert (finding.kind, finding.cause, finding.scopes[0]) == ("frozen", True, "last")
+    assert "modules_to_save" in finding.advice
+
+
+@pytest.mark.parametrize("losses", [falling(start=4.0, end=2.1), falling(start=1.2, end=1.0), falling(), flat()])
+def test_an_output_layer_that_was_trained_is_kept_beside_adapters(losses: list[float]) -> None:
+    """It is sure of something before any step, right or wrong; or all is learned, or nothing at all."""
+    assert "frozen" not in run_of(losses, frozen=ADAPTED).kinds

@@ -146,3 +146,35 @@ def test_a_rate_that_goes_below_zero() -> None:
     assert (finding.kind, finding.severity, finding.since) == ("loss_maximised", "critical", 130)
     assert "below 0 from step 130 on" in finding.title
     assert "max(0, …)" in finding.advice
+
+
+def cut_early(gradient: float = 0.5, late: float = 0.175) -> MadeTraining:
+    """To a thousandth by step 30; what steps could do since is an eighth of the loss, and it did not fall."""
+    losses = [*np.linspace(0.27, 0.18, 30), *flat(270, level=late, noise=0.003)]
+    low = lambda step: 1.0 if step <= 30 else 1e-3  # noqa: E731
+    run = MadeTraining().train(
+        losses, rate=lambda step: 3e-3 * low(step), update=lambda step: 0.015 * low(step),
+        gradient=lambda step: 0.5 if step <= 30 else gradient,
+    )  # fmt: skip
+    return run.objective(300, "mse_loss", value=losses, constant_loss=0.14, target_mean=0.3, target_std=0.37,
+                         output_mean=0.3, output_std=0.1)  # fmt: skip
+
+
+def test_a_rate_that_fell_away_when_the_loss_stopped_unlearned() -> None:
+    [finding] = cut_early().alarms
+    assert (finding.kind, finding.cause, finding.since) == ("learning_rate_too_low", True, 40)
+
+
+def test_a_rate_that_fell_after_the_gradient_or_with_something_learned() -> None:
+    assert "learning_rate_too_low" not in cut_early(gradient=0.05).kinds
+    assert "learning_rate_too_low" not in cut_early(late=0.1).kinds
+
+
+def test_a_first_step_that_throws_the_loss_up_and_a_way_back_to_chance() -> None:
+    """The loss has come down from where the steps had put it, and never below its first value."""
+    losses = [2.28, *np.linspace(2.9, 2.4, 9), *flat(190, level=2.33, noise=0.02)]
+    run = MadeTraining("AdamW").train(losses, rate=0.1, update=lambda step: 1.0 if step == 10 else 3e-3, gradient=0.5)
+    run.objective(200, value=losses, objective_accuracy=0.1, majority_share=0.11, target_entropy=2.3, classes=10,
+                  classes_seen=10, predicted_majority=0.4)  # fmt: skip
+    [finding] = [one for one in run.alarms if one.cause]
+    assert finding.kind == "learning_rate_too_high"

@@ -53,3 +53,19 @@ def test_labels_are_not_blamed_where_hardly_anything_was_tried() -> None:
 
     assert "labels_unrelated" not in kinds(7e-5, 5.0)
     assert kinds(2e-3, 1.0) == ["labels_unrelated"]
+
+
+def test_steps_that_brought_weights_somewhat_further_and_could_change_even_less() -> None:
+    """Weights moved by 1.8 %, and Σ‖Δ‖‖g‖ is 0.09, 4 % of the loss."""
+    losses = flat(level=2.3, noise=0.02)
+    run = MadeTraining("Adam").train(losses, rate=2e-5, update=6e-5, gradient=0.5)
+    [finding] = run.objective(300, value=losses, objective_accuracy=0.11, **TEN).alarms
+    assert (finding.kind, finding.cause) == ("learning_rate_too_low", True)
+
+
+def test_outputs_that_are_the_same_for_all_are_not_the_rates_doing() -> None:
+    losses = flat(level=2.3, noise=0.02)
+    run = MadeTraining("Adam").train(losses, rate=2e-5, update=6e-5, gradient=0.5)
+    run.objective(300, value=losses, objective_accuracy=0.11, **TEN)
+    run.inputs(300, output_spread=1e-7, output_rms=0.5, input_std=1.0)
+    assert run.kinds == ["embedding_collapse"]

@@ -22,6 +22,8 @@ COSINE_LOSS = 4.0
 """The largest loss that is made of cosines: two terms of 2 − 2 cos."""
 LOWEST_COSINE = -0.99
 """A loss of −cos ends here when all cosines are 1."""
+NO_NOISE = 1e-3
+"""Deviation of a loss from batch to batch, as a share of it, below which it is the same for all of them."""
 DECIDED = 0.9
 """Mean largest softmax of the outputs from which they may be logits of a choice that is the same everywhere."""
 
@@ -39,7 +41,9 @@ def collapsed(reader: RunReader, cuts: Cuts) -> list[Finding]:
     closer = _fell(
         spread.values, n, cuts
     )  # as a loss of squared distances has it; of one of cosines, only angles shrink
-    if not (shrunk or (alike and (closer or _of_cosines(course)))) or not _solved(course, cuts) or _decided(reader, n):
+    if not (shrunk or (alike and (closer or _of_cosines(course)))) or _decided(reader, n):
+        return []
+    if not _solved(course, cuts) and not (alike and closer and _the_same_for_all(course)):
         return []
     close = np.flatnonzero(apart >= cuts.collapsed_apart) if alike else np.flatnonzero(
         size.values >= cuts.collapsed_size * float(size.values[0]))  # fmt: skip
@@ -76,6 +80,13 @@ def _solved(course: Course, cuts: Cuts) -> bool:
     return (0 <= end < cuts.collapsed_share * start) or -1.001 <= end <= LOWEST_COSINE
 
 
+def _the_same_for_all(course: Course) -> bool:
+    """Whether the loss is one number whatever the batch, as the margin is of which outputs that are alike fall short:
+    no loss of examples that differ is."""
+    late = course.values[-(len(course) // 3) :]
+    return float(course.end.value) > 0 and float(late.std()) < NO_NOISE * course.end.value
+
+
 def _decided(reader: RunReader, n: int) -> bool:
     """A policy that has learned to do the same in every state has outputs of one direction too."""
     values = _of(reader, "output_confidence").values
@@ -89,14 +100,16 @@ def _finding(
     return Finding(
         kind="embedding_collapse",
         severity="critical",
-        title="The outputs have collapsed: they are the same for all inputs, and the loss is content with that",
+        title="The outputs have collapsed: they are the same for all inputs, and the loss "
+        + (f"stays at {num(course.end.value)} for it" if _the_same_for_all(course) else "is content with that"),
         detail=f"The mean cosine of the outputs of two examples went from {num(1 - float(apart[0]))} to "
         f"{1 - float(np.median(apart[-n:])):.6f} and their standard deviation over examples from "
         f"{num(float(spread.values[0]))} to {num(float(np.median(spread.values[-n:])))}, of outputs of "
         f"{num(float(np.median(size.values[-n:])))} ({between(*ends)}, {count(n, 'measurement')}), while the loss went "
         f"from {num(course.start.value)} to {num(course.end.value)}.",
         advice="Hold different inputs apart: negatives, a variance or decorrelation term, or stop the gradient on one "
-        "side with a slowly moving copy of the model.",
+        "side with a slowly moving copy of the model. Of triplets: take easier ones first (semi-hard, or all of a "
+        "batch), and a lower learning rate.",
         evidence=evidence_over(ends, at.probe, Inputs.output_cosine, n, 1 - float(np.median(apart[-n:]))),
         cause=True,
         explains=["not_moving", "vanishing", "zero_gradients", "plateau", "not_learning", "updates_absorbed"],

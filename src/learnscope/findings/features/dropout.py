@@ -5,7 +5,8 @@ from __future__ import annotations
 from learnscope.findings import analysis
 from learnscope.findings.evidence import evidence_over
 from learnscope.quantities.outputs import Loss
-from learnscope.reading.course.loss_course import FEWEST, loss_course
+from learnscope.reading.course.chance import guessing
+from learnscope.reading.course.loss_course import FEWEST, Course, loss_course
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.held_out import held_out_loss
 from learnscope.reading.words import count, listed, num, percent
@@ -21,7 +22,7 @@ def dropout_too_strong(reader: RunReader, cuts: Cuts) -> list[Finding]:
     given = (reader.manifest.get("model") or {}).get("dropout") or {}
     heavy = {name: float(p) for name, p in given.items() if (p or 0) >= cuts.heavy_dropout}
     course = loss_course(reader)
-    if not heavy or course is None or course.start.value <= 0 or course.gained_share > HALF:
+    if not heavy or course is None or course.start.value <= 0 or _learns(reader, course):
         return []
     strongest = max(heavy.values())
     held = held_out_loss(reader).series.finite.values
@@ -40,7 +41,15 @@ def dropout_too_strong(reader: RunReader, cuts: Cuts) -> list[Finding]:
             evidence=evidence_over(steps, course.probe, course.name, len(course), strongest),
             scopes=list(heavy),
             cause=True,
-            explains=["not_learning", "plateau", "labels_unrelated", "majority_guess", "worsening"],
+            # the few activations that are left are made 1/(1 − p) times larger, and gradients with them
+            explains=["not_learning", "plateau", "labels_unrelated", "majority_guess", "worsening", "exploding",
+                      "learning_rate_too_high", "zero_gradients", "dead_units", "loss_spike"],
             since=steps[0],
         )
-    ]
+    ]  # fmt: skip
+
+
+def _learns(reader: RunReader, course: Course) -> bool:
+    """In spite of it: not if the loss began far above guessing, and has only come down to that."""
+    found = guessing(reader)
+    return course.gained_share > HALF and not (found is not None and found.at_chance)

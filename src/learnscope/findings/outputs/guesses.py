@@ -23,7 +23,7 @@ from learnscope.reading.course.loss_course import Course, loss_course
 from learnscope.reading.course.movement import moves_of, optimizers_of, reach_of
 from learnscope.reading.course.pace import hardly_begun
 from learnscope.reading.cuts import Cuts
-from learnscope.reading.gather import Series, series
+from learnscope.reading.gather import Series, grid, series
 from learnscope.reading.held_out import held_out_loss
 from learnscope.reading.words import between, count, listed, num, percent
 from learnscope.record import Evidence, Finding
@@ -111,7 +111,7 @@ def _evidence(found: Guessing, course: Course) -> Evidence:
 @analysis(place=81, check="guessing the largest class", needs=[Objective.predicted_majority, Objective.majority_share])
 def majority_guess(reader: RunReader, cuts: Cuts) -> list[Finding]:
     found, course = guessing(reader), loss_course(reader)
-    share = late(series(reader, Objective.predicted_majority), cuts)
+    share = _of_one_class(reader, cuts)
     if found is None or found.chance.accuracy is None or found.accuracy is None or share is None:
         return []
     right, largest = found.accuracy, found.chance.accuracy
@@ -140,6 +140,16 @@ def majority_guess(reader: RunReader, cuts: Cuts) -> list[Finding]:
             since=_since(series(reader, Objective.predicted_majority).finite),
         )
     ]  # fmt: skip
+
+
+def _of_one_class(reader: RunReader, cuts: Cuts) -> float | None:
+    """The share of one class among the predictions of a batch; of batches of a few, among those of all batches, since
+    one prediction is always of one class."""
+    share, rows = late(series(reader, Objective.predicted_majority), cuts), series(reader, Inputs.rows).finite.values
+    if share is None or not len(rows) or float(np.median(rows)) >= cuts.batch_targets:
+        return share
+    each = np.nan_to_num(grid(reader, Objective.predicted_share, kind="class").values)
+    return float(each[-(len(each) // 3) :].mean(axis=0).max()) if len(each) >= 3 else None
 
 
 def _since(shares: Series) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from learnscope.findings import analysis
 from learnscope.findings.evidence import evidence_over
@@ -23,6 +24,8 @@ ALWAYS = 0.98
 """Share of the predictions that are of one class, from which only that is predicted."""
 RARE = 0.005, 0.2
 """Shares of yes among the targets of several questions, between which never saying it is a fault and no knowledge."""
+RARE_PIXELS = 0.05
+"""The same where one question is asked at every place, as of a mask: of more, their rarity is not what hides them."""
 NOT_LEARNED = 0.75
 """Share of the loss of a constant guess above which hardly anything was learned."""
 BELOW = 0.1
@@ -49,7 +52,8 @@ def never_yes(reader: RunReader, found: Guessing, shares: Grid, n: int) -> list[
 
     Something was learned: of a model that is at chance others say why, and that it says no is only what follows.
     """
-    yes, chance, course = float(np.nansum(shares.values[-n:])), found.chance, found.course
+    said_yes = _yes(shares)
+    yes, chance, course = float(said_yes[-n:].sum()), found.chance, found.course
     no = last_of(reader, Objective.majority_share)
     if (
         yes > 0
@@ -60,7 +64,7 @@ def never_yes(reader: RunReader, found: Guessing, shares: Grid, n: int) -> list[
         or not RARE[0] < 1 - no < RARE[1]
     ):
         return []
-    if course.end.value < NOT_LEARNED * chance.loss:
+    if course.end.value < NOT_LEARNED * chance.loss or (_of_one_question(shares) and 1 - no > RARE_PIXELS):
         return []
     steps = int(shares.steps[-n]), int(shares.steps[-1])
     return [
@@ -68,7 +72,7 @@ def never_yes(reader: RunReader, found: Guessing, shares: Grid, n: int) -> list[
             kind="majority_guess",
             severity="warning",
             title=f"The answer is no to every question, and {percent(no)} right for it",
-            detail=f"None of the {len(shares.scopes)} outputs said yes for any example of the last "
+            detail=f"{_none_of(shares)} said yes for any example of the last "
             f"{count(n, 'measurement')}, {between(*steps)}, while {percent(1 - no)} of the targets are yes. The loss "
             "is "
             f"{num(course.end.value)}, and constant guesses would give {num(chance.loss)}: an accuracy of "
@@ -81,9 +85,23 @@ def never_yes(reader: RunReader, found: Guessing, shares: Grid, n: int) -> list[
             cause=True,
             explains=EXPLAINED,
             ruled_out=said(rate_is_right(reader), gradients_arrive(reader)),
-            since=_since(shares, np.nansum(shares.values, axis=1) == 0),
+            since=_since(shares, said_yes == 0),
         )
     ]
+
+
+def _of_one_question(shares: Grid) -> bool:
+    """Whether it is the same question everywhere, as for each pixel: no and yes are its two classes then."""
+    return list(shares.scopes) == ["0", "1"]
+
+
+def _yes(shares: Grid) -> NDArray[np.float64]:
+    values = np.nan_to_num(shares.values)
+    return values[:, 1] if _of_one_question(shares) else values.sum(axis=1)
+
+
+def _none_of(shares: Grid) -> str:
+    return "No output" if _of_one_question(shares) else f"None of the {len(shares.scopes)} outputs"
 
 
 def _another_class(reader: RunReader, found: Guessing, shares: Grid, n: int) -> list[Finding]:

@@ -10,6 +10,7 @@ from learnscope.findings import analysis
 from learnscope.findings.evidence import evidence_over
 from learnscope.findings.updates.rates import Group, groups_of
 from learnscope.quantities.updates import LearningRate, LoopCalls
+from learnscope.reading.course.chance import NEAR_EVEN, guessing
 from learnscope.reading.course.movement import highest_rates, moves_of, optimizers_of
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.gather import series
@@ -24,6 +25,12 @@ STUCK = (
 """What a model shows whose output layer stays as it was drawn."""
 ADAPTERS = ("lora_", ".base_layer.", "adapter", "prompt", "prefix")
 """Parts of the names of parameters of models of which little is trained on purpose."""
+HARDLY_BELOW = 0.75
+"""Share of the loss of guessing above which hardly anything was learned."""
+NEW_HEAD = (
+    " The first loss is that of guessing all classes alike, as of a layer that was just made and never trained, and "
+    "what the adapters can do about it is little."
+)
 MOST = 0.5
 """Share of the parameters from which a group is most of a model."""
 
@@ -68,27 +75,30 @@ def held_still(reader: RunReader, cuts: Cuts) -> list[Finding]:
     layers = list(model.get("layers") or [])
     if len(layers) < 2:
         return []
-    frozen = _frozen(model, layers)
+    frozen = _frozen(reader, model, layers)
     return [*([frozen] if frozen is not None else []), *_slow(reader, model, layers, cuts)]
 
 
-def _frozen(model: dict[str, Any], layers: list[str]) -> Finding | None:
+def _frozen(reader: RunReader, model: dict[str, Any], layers: list[str]) -> Finding | None:
     """The last layer is frozen, and one before it is trained."""
     last, names = layers[-1], [str(name) for name in model.get("frozen") or []]
     own = [name for name in names if f".{last}." in f".{name}"]
     other = [layer for layer in layers[:-1] if not any(f".{layer}." in f".{name}" for name in names)]
     adapted = any(part in name for name in [*names, *layers] for part in ADAPTERS)
-    if not own or not other or adapted:
+    new = adapted and not any(part in name for name in own for part in ADAPTERS) and _knew_nothing(reader)
+    if not own or (not other and not adapted) or (adapted and not new):
         return None
+    others = listed(other, 4) if not adapted else "adapters"
     return Finding(
         kind="frozen",
-        severity="info",
+        severity="warning" if new else "info",
         title=f"The output layer is frozen: {last} keeps the weights that it began with",
-        detail=f"requires_grad is False for {listed(own, 4)}, while {listed(other, 4)} "
-        f"{'is' if len(other) == 1 else 'are'} trained: what is learned has to pass through {last} as it is.",
+        detail=f"requires_grad is False for {listed(own, 4)}, while {others} "
+        f"{'is' if len(other) == 1 and not adapted else 'are'} trained: what is learned has to pass through {last} as "
+        f"it is.{NEW_HEAD if new else ''}",
         advice=f"If {last} is new, train it: check by which names or types layers are frozen and unfrozen (fc, head "
         "and "
-        "classifier are all in use).",
+        f"classifier are all in use{'; with adapters of peft, task_type or modules_to_save' if new else ''}).",
         evidence=Evidence(probe="run.json", name="frozen", n=len(names), value=float(len(own))),
         scopes=[last, *own],
         cause=True,
@@ -96,6 +106,19 @@ def _frozen(model: dict[str, Any], layers: list[str]) -> Finding | None:
         alternatives=[f"A trained {last} that is kept on purpose: then it is not what keeps the loss up."],
         since=1,
     )
+
+
+def _knew_nothing(reader: RunReader) -> bool:
+    """Whether the first loss is that of guessing all classes alike, as of a layer that was just made, and the last is
+    hardly below. One that was trained is sure of something before any step, be it wrong. Where nothing at all was
+    learned, the adapters may have done nothing, of which others speak."""
+    found = guessing(reader)
+    if found is None or found.course is None or found.chance.loss is None or found.starts_high is None:
+        return False
+    if not found.better or not found.course.improved:
+        return False
+    low, high = NEAR_EVEN
+    return low < found.starts_high < high and found.course.end.value > HARDLY_BELOW * found.chance.loss
 
 
 def _slow(reader: RunReader, model: dict[str, Any], layers: list[str], cuts: Cuts) -> list[Finding]:

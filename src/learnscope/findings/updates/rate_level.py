@@ -9,7 +9,8 @@ from learnscope.findings.evidence import evidence_over
 from learnscope.findings.ruled_out import gradients_arrive, said
 from learnscope.quantities.outputs import Loss
 from learnscope.quantities.updates import LearningRate, ParameterChange
-from learnscope.reading.course.loss_course import Course, loss_course
+from learnscope.reading.course.chance import guessing
+from learnscope.reading.course.loss_course import SURE, Course, loss_course
 from learnscope.reading.course.movement import (
     Reach,
     adaptive,
@@ -30,6 +31,8 @@ STANDSTILL = (
     "vanishing", "embedding_collapse",
 )  # fmt: skip
 """What is seen when the weights do not move."""
+STILL_STRONG = 0.3
+"""Size of gradients after a rate fell, in units of those before, above which it is not these that have faded."""
 
 
 @analysis(place=11, check="learning rate of 0", needs=[LearningRate.learning_rate], at_least="measurements")
@@ -139,7 +142,7 @@ def rate_too_low(reader: RunReader, cuts: Cuts) -> list[Finding]:
     course, reach, rates = loss_course(reader), reach_of(reader), highest_rates(reader).finite
     if course is None or reach is None or not len(rates) or rates.values[-1] <= 0:
         return []
-    if (fell := _fell_away(course, reach, rates, cuts)) is not None:
+    if (fell := _fell_away(reader, course, reach, rates, cuts)) is not None:
         return [fell]
     if (small := _large_epsilon(reader, course, reach, cuts)) is not None:
         return [small]
@@ -183,7 +186,7 @@ def _large_epsilon(reader: RunReader, course: Course, reach: Reach, cuts: Cuts) 
     )
 
 
-def _fell_away(course: Course, reach: Reach, rates: Series, cuts: Cuts) -> Finding | None:
+def _fell_away(reader: RunReader, course: Course, reach: Reach, rates: Series, cuts: Cuts) -> Finding | None:
     """A rate that is next to nothing for half of the run, before the loss had got anywhere."""
     highest = float(rates.values.max())
     up = np.flatnonzero(rates.values > cuts.fallen_rate * highest)
@@ -193,8 +196,9 @@ def _fell_away(course: Course, reach: Reach, rates: Series, cuts: Cuts) -> Findi
         return None
     since, now = int(rates.steps[first]), float(np.median(rates.values[first:]))
     could = _since_then(reach, rates, since)
-    end = abs(course.end.value)
-    if could is None or could > cuts.idle_reach * end or course.end.value < course.start.value / 2:
+    if could is None or course.end.value < course.start.value / 2:
+        return None
+    if could > cuts.idle_reach * abs(course.end.value) and not _stopped_unlearned(reader, course, reach, since):
         return None
     steps = since, int(rates.steps[-1])
     return Finding(
@@ -213,6 +217,20 @@ def _fell_away(course: Course, reach: Reach, rates: Series, cuts: Cuts) -> Findi
         explains=[kind for kind in STANDSTILL if kind != "learning_rate_too_low"],
         since=since,
     )
+
+
+def _stopped_unlearned(reader: RunReader, course: Course, reach: Reach, since: int) -> bool:
+    """Whether the loss fell until then and stays since, no better than guessing, though its gradient is what it was."""
+    guessed = guessing(reader)
+    before = [level for level in course.levels if level.last <= since]
+    after = [level for level in course.levels if level.first > since]
+    if guessed is None or guessed.better is not False or not before or not after:
+        return False
+    fell = before[0].above(after[0]) > SURE
+    stays = all(abs(level.above(course.end)) < SURE for level in after)
+    late = reach.steps - reach.lengths >= since
+    strong = late.any() and float(np.median(reach.norm[late])) > STILL_STRONG * float(np.median(reach.norm[~late]))
+    return fell and stays and bool(strong)
 
 
 def _since_then(reach: Reach, rates: Series, since: int) -> float | None:

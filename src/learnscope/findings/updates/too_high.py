@@ -118,7 +118,9 @@ def _harm(reader: RunReader, course: Course, cuts: Cuts) -> Harm | None:
             f"The loss went from {num(first)} up to {num(float(course.values[top]))} at step {course.steps[top]:,}"
         )
         return Harm(sentence, int(course.steps[top]), lasting=course.end.value > first)
-    if guessed is not None and guessed.better is False and not course.improved:
+    # a loss that comes down from where the first steps threw it, and never below its first value, has gained nothing
+    gained = course.improved and lowest < first - course.noise
+    if worse and not gained:
         return Harm("The loss never got below what guessing reaches", int(course.steps[0]), lasting=True, weak=True)
     return None
 

@@ -6,6 +6,7 @@ import numpy as np
 
 from learnscope.findings import analysis, findings_of
 from learnscope.findings.evidence import evidence_over
+from learnscope.findings.features.alike import same_outputs
 from learnscope.findings.gradients.vanishing import vanishing
 from learnscope.findings.ruled_out import gradients_arrive, said
 from learnscope.findings.updates.rate_level import STANDSTILL, rate_too_low
@@ -35,6 +36,8 @@ def too_slow(reader: RunReader, cuts: Cuts) -> list[Finding]:
         return []
     if not _unlearned(reader, guessed, course, pace, cuts):
         return []
+    if guessed is None and pace.way >= cuts.shortest_way and pace.straight <= cuts.straight_way:
+        return []  # nobody knows whether there was anything to learn
     on_its_way = guessed is None or (course.improved and _still_falls(course))
     if not hardly_begun(reader, cuts) or not (on_its_way or unseen(pace, cuts)):
         return []
@@ -42,6 +45,8 @@ def too_slow(reader: RunReader, cuts: Cuts) -> list[Finding]:
         return []  # it is the gradient that is too small
     rates = highest_rates(reader).finite
     if not len(rates) or rates.values[-1] <= 0 or rate_too_low(reader, cuts):
+        return []
+    if same_outputs(reader, cuts):  # larger steps would bring nothing of the inputs through
         return []
     per_step, rate = float(np.median(moves.per_step)), float(np.median(rates.values))
     span = int(moves.steps[0]), int(moves.steps[-1])

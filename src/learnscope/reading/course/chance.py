@@ -27,6 +27,8 @@ MUCH_ALIKE = 2.0
 """Times 1/K, up to which the most likely of K classes says that the outputs are much alike."""
 NEAR_EVEN = 0.93, 1.12
 """Shares of ln K between which a first loss is a cross-entropy of such outputs."""
+MOST = 0.5
+"""Share of its start that a loss has lost, of which it is not known what guessing reaches, for it to be learned."""
 BETTER = 0.02
 """Accuracy above that of guessing from which a model has learned something."""
 
@@ -226,6 +228,9 @@ class Guessing:
     course: Course | None
     """Of the loss of one target; None if it cannot be held against chance."""
     accuracy: Accuracy | None
+    fell: bool = False
+    """Whether the trained loss has lost most of its start: classes that weigh more are learned before accuracy says
+    so, or at its cost."""
 
     @property
     def better(self) -> bool | None:
@@ -249,7 +254,7 @@ class Guessing:
         if self.better is not False:
             return False
         by_loss = self.loss_at_chance
-        return self.accuracy is not None if by_loss is None else by_loss
+        return self.accuracy is not None and not self.fell if by_loss is None else by_loss
 
     @property
     def loss_at_chance(self) -> bool | None:
@@ -286,4 +291,6 @@ def _guessing(reader: RunReader) -> Guessing | None:
         return None
     course = guessed_course(reader) if chance.loss is not None else None
     accuracy = training_accuracy(reader) if chance.accuracy is not None else None
-    return None if course is None and accuracy is None else Guessing(chance, course, accuracy)
+    trained = loss_course(reader)
+    fell = trained is not None and trained.improved and trained.gained_share > MOST
+    return None if course is None and accuracy is None else Guessing(chance, course, accuracy, fell)

@@ -53,5 +53,8 @@ def hardly_begun(reader: RunReader, cuts: Cuts) -> bool:
 
 
 def unseen(pace: Pace, cuts: Cuts) -> bool:
-    """Whether all steps together could change the loss by little, to first order."""
-    return pace.way < cuts.shortest_way and pace.could < cuts.slow_gain
+    """Whether all steps together could change the loss by little, to first order: the further the weights have come,
+    the less."""
+    if pace.way < cuts.shortest_way:
+        return pace.could < cuts.slow_gain
+    return pace.way < cuts.short_way and pace.could < cuts.slow_gain / 2

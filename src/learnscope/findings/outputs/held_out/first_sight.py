@@ -58,13 +58,13 @@ def first_pass(reader: RunReader, cuts: Cuts) -> FirstPass | None:
     first = _learned(reader, int(seen.steps[again[0] - 1]), LEARNED, losses, cuts)
     if first is not None:
         return first
-    often = _few_times(reader, seen)
+    often = few_times(reader, seen)
     later = None if often is None else _learned(reader, often, LEARNED_MUCH, losses, cuts)
     return None if later is None else replace(later, again=True)
 
 
-def _few_times(reader: RunReader, seen: Series) -> int | None:
-    """The step at which a row had come `FEW_TIMES` times on average.
+def few_times(reader: RunReader, seen: Series, times: float = FEW_TIMES) -> int | None:
+    """The step at which a row had come so many times on average.
 
     A row was there at one of the looked-at steps before with the share of all rows that these have shown: this says
     how many there are.
@@ -76,7 +76,7 @@ def _few_times(reader: RunReader, seen: Series) -> int | None:
     if len(known) < 2:
         return None
     examples = float(np.median(distinct.values[known - 1] / seen.values[known]))
-    return int(FEW_TIMES * examples / max(float(np.median(rows.values)), 1.0))
+    return int(times * examples / max(float(np.median(rows.values)), 1.0))
 
 
 def _learned(reader: RunReader, until: int, least: float, losses: Series, cuts: Cuts) -> FirstPass | None:

@@ -9,6 +9,7 @@ import numpy as np
 from learnscope.findings import analysis, no_held_out
 from learnscope.findings.evidence import evidence_over
 from learnscope.findings.outputs.held_out.first_sight import differs_at_first_sight
+from learnscope.findings.outputs.held_out.gap_at_once import apart_at_once
 from learnscope.findings.outputs.held_out.same_rows import same_rows
 from learnscope.findings.outputs.held_out.worse_on_holdout import WORSE_ON_HOLDOUT, gap
 from learnscope.quantities import Quantity
@@ -98,7 +99,7 @@ def holdout_differs(reader: RunReader, cuts: Cuts) -> list[Finding]:
 def _of_another_kind(reader: RunReader, cuts: Cuts) -> list[Finding]:
     """Inputs of one scale, or tokens: the surest sign first, and symptoms where there is none."""
     signs = _other_labels(reader) or _not_followed(reader, cuts) or differs_at_first_sight(reader, cuts)
-    return signs or _never_better(reader, cuts)
+    return signs or apart_at_once(reader, cuts) or _never_better(reader, cuts)
 
 
 def _median(found: Series) -> float | None:

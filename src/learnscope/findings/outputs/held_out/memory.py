@@ -58,6 +58,8 @@ def _at_first_sight(reader: RunReader, found: Guessing) -> bool:
     again = np.flatnonzero(seen.values > 0)
     if course is None or chance is None or not len(again) or again[0] < 1:
         return False
+    if course.end.value > AT_CHANCE[1] * chance:  # it is on its way down to chance, and memory has no part in that
+        return False
     new = course.values[course.steps <= int(seen.steps[again[0] - 1])]
     if len(new) < LEAST_STEPS or course.end.value < NOT_FAR * chance:
         return False
