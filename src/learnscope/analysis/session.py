@@ -130,7 +130,7 @@ class AnalysisSession:
             return
         # hooks outlive a session that is forgotten: they refer to it weakly, and go with it
         self._ends = StepEnds(self._engine, weakref.proxy(self))
-        weakref.finalize(self, self._ends.close)
+        weakref.finalize(self, self._ends.leave)
         if self.subject.optimizers:
             self._ends.attach(self.subject.optimizers)
         else:

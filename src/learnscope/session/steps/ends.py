@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from typing import Any, Protocol
+from typing import Any
 
 from torch import Tensor
 from torch.optim import Optimizer
@@ -12,7 +13,6 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from learnscope.core.gradients import Gradients
 from learnscope.core.stepped import Stepped
-from learnscope.session.bound import Bound
 from learnscope.session.engine import Engine
 from learnscope.session.steps import clipping
 from learnscope.session.steps.attempts import Attempts
@@ -20,37 +20,8 @@ from learnscope.session.steps.calls import Calls
 from learnscope.session.steps.optimizers import untraced
 from learnscope.session.steps.readings import Readings
 from learnscope.session.steps.turns import Turns
-
-
-class Owner(Protocol):
-    """Who is told of the training steps."""
-
-    def looks_at_step(self) -> bool:
-        """Whether anybody asks about the training step that begins; if not, nothing waits for the device."""
-
-    def due_probes(self) -> Sequence[Bound]:
-        """The probes that measure at this training step."""
-
-    def clip_readers(self) -> Sequence[Bound]:
-        """The probes that read the gradients of a clip, and are charged for it."""
-
-    def optimizer_comes(self, *, begins_anew: bool) -> None:
-        """An optimizer is about to step: in the training step that is open, if any is, or in the next."""
-
-    def optimizer_went(self) -> None:
-        """An optimizer has stepped."""
-
-    def step_opened(self) -> None:
-        """No optimizer of this training step has stepped; the gradients of the first are complete."""
-
-    def gradients_known(self) -> None:
-        """The gradients of all are known; the last has not stepped yet, if it was known to be the last."""
-
-    def step_ended(self) -> None:
-        """All optimizers of the training step have stepped, or were skipped (`StepEnds.skipped`)."""
-
-    def out_of_turn(self) -> None:
-        """An optimizer steps again before others have stepped, and no clock says which one counts."""
+from learnscope.session.telling.listeners import remove_gone, remove_later
+from learnscope.session.telling.owners import Nobody, Owner
 
 
 class StepEnds:
@@ -63,6 +34,7 @@ class StepEnds:
     def __init__(
         self, engine: Engine, owner: Owner, calls: Calls | None = None, attempts: Attempts | None = None
     ) -> None:  # fmt: skip
+        remove_gone()
         self.skipped = False
         """Whether the step does nothing, as a GradScaler has found gradients that are not finite."""
         self._engine, self._subject, self._owner = engine, engine.subject, owner
@@ -107,7 +79,13 @@ class StepEnds:
 
     def find_optimizers(self) -> None:
         """Follow the optimizers that step parameters of the model. Those that have not by the first step never will."""
-        self._search = register_optimizer_step_pre_hook(untraced(self._on_any_step))
+        held = weakref.ref(self)  # this hook is the process's own
+
+        def any_begins(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
+            if (own := held()) is not None:
+                own._on_any_step(optimizer)
+
+        self._search = register_optimizer_step_pre_hook(untraced(any_begins))
 
     def gradients(self) -> Gradients:
         """The gradients as each optimizer was given them, with their statistics from before a clip."""
@@ -134,10 +112,19 @@ class StepEnds:
         self._detach()
         self._stop_search()
         clipping.listeners.remove(self._clip)
+        remove_gone()
+
+    def leave(self) -> None:
+        """Nobody is to be told any more. Optimizers may be going through their hooks, so these are removed later."""
+        self._owner = Nobody()
+        clipping.listeners.remove(self._clip)
+        for handle in [*self._handles, *([] if self._search is None else [self._search])]:
+            remove_later(handle.remove)
+        self._handles, self._search = [], None
 
     # hooks, in the order of a step
 
-    def _on_any_step(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
+    def _on_any_step(self, optimizer: Optimizer) -> None:
         parameters, known = {id(p) for p in self._subject.parameters}, self._subject.optimizers
         steps_model = any(id(p) in parameters for group in optimizer.param_groups for p in group["params"])
         if steps_model and not any(optimizer is other for other in known):

@@ -29,7 +29,8 @@ class Listeners(Generic[L]):
         return len(self._held)
 
     def __iter__(self) -> Iterator[L]:
-        return iter([listener for held in self._held if (listener := held()) is not None])
+        # of a copy: one may be lost meanwhile
+        return iter([listener for held in tuple(self._held) if (listener := held()) is not None])
 
     def add(self, listener: L) -> None:
         if not self._held:
@@ -52,8 +53,35 @@ class Listeners(Generic[L]):
                 self._end()
 
 
+_gone: list[Callable[[], object]] = []
+"""What removes the hooks of sessions that are gone, and waits for a moment at which none is being called."""
+
+
 def until_gone(owner: object, remove: Callable[[], object]) -> Callable[[], object]:
-    """`remove`, which is called once: by whoever calls what is returned, or when `owner` is gone."""
-    finalizer = weakref.finalize(owner, remove)
+    """`remove`, which is called once: by whoever calls what is returned, or some time after `owner` is gone.
+
+    It is for hooks of optimizers, which must do nothing without their owner: see `remove_later`.
+    """
+    finalizer = weakref.finalize(owner, remove_later, remove)
     finalizer.atexit = False
-    return finalizer
+
+    def remove_now() -> None:
+        if finalizer.detach() is not None:
+            remove()
+
+    return remove_now
+
+
+def remove_later(remove: Callable[[], object]) -> None:
+    """Remove a hook when the next session opens or closes.
+
+    The garbage collector may find a session gone at any moment, also while torch goes through the hooks of an
+    optimizer: one that is removed then ends the training ("OrderedDict mutated during iteration").
+    """
+    _gone.append(remove)
+
+
+def remove_gone() -> None:
+    """Remove the hooks that wait for it; not to be called from a hook."""
+    while _gone:
+        _gone.pop()()
