@@ -50,6 +50,11 @@ def steps_in(run: ls.Run) -> list[int]:
     return [record.step for record in run.records("LearningRate")]
 
 
+def on_disk(plan: Plan, over: int) -> list[int]:
+    """The steps that were written for certain when `over` of them were over: those of the last few wait."""
+    return list(range(1, 1 + (over if plan.write_every == 1 else max(0, over - plan.write_every))))
+
+
 def went_on(plan: Plan, done: CompletedProcess[str]) -> None:
     """To the end, as if nothing watched."""
     assert done.returncode == 0, done.stderr
@@ -79,7 +84,8 @@ def check_losses(plan: Plan, room: Path) -> str:
     went_on(plan, done)
     run = ls.open_run(room / "run")
     steps, attempt = steps_in(run), run.manifest["attempts"][-1]
-    assert steps[: plan.at] == list(range(1, plan.at + 1))
+    before = on_disk(plan, plan.at)
+    assert steps[: len(before)] == before
     assert steps == sorted(set(steps))
     if run.manifest["status"] == "running":  # it could not say how it ended
         assert run.status == "killed"
@@ -147,8 +153,8 @@ def check_killed(plan: Plan, room: Path) -> str:
     run = ls.open_run(room / "run")
     assert run.status == "killed"
     assert len(run.problems) <= 1
-    safe = said(done) if plan.write_every == 1 else max(0, said(done) - plan.write_every)
-    assert steps_in(run)[:safe] == list(range(1, safe + 1))
+    before = on_disk(plan, said(done))
+    assert steps_in(run)[: len(before)] == before
     return go_on(plan, room / "run")
 
 
