@@ -175,7 +175,7 @@ def test_a_large_model_gives_up_tokens_then_steps_then_examples() -> None:
 
 
 def test_more_examples_make_up_for_tokens_that_bits_give_up() -> None:
-    """Of 128 tokens, 64 examples of 32 are judged, rather than 32 of 64: intervals are over examples."""
+    """Of 128 tokens, 56 examples of 32 are judged, rather than 32 of 64: intervals are over examples."""
     model, level = gpt2(), LEVELS["default"]
     one = OneExample(1e9, 0, 128)
     fits = WORK["bit_widths"] / (MADE_UP * bit_passes(model, MADE_UP, level.alone).work(one.shortened(32)))
