@@ -25,6 +25,7 @@ from learnscope.analysis import (
     SparseQualityMetrics,
 )
 from learnscope.session.steps import clipping
+from learnscope.session.telling.listeners import remove_gone
 
 
 def create(**options: Any) -> ModelAnalysisManager:
@@ -223,7 +224,8 @@ def hooks(model: nn.Module) -> int:
 
 @pytest.mark.parametrize("how", ["reset", "close", "gone"])
 def test_no_hook_stays_behind(how: str) -> None:
-    gc.collect()  # managers of other tests
+    gc.collect()
+    remove_gone()  # hooks of other tests' sessions
     listeners, globally = len(clipping.listeners), len(_global_optimizer_pre_hooks)
     analyzer = create(interval=2, gradient_enabled=True)
     model, optimizer = Net(), None

@@ -24,6 +24,7 @@ from torch.utils.hooks import RemovableHandle
 import learnscope as ls
 from learnscope.analysis import AnalysisConfig, ModelAnalysisManager
 from learnscope.session.steps import clipping, objectives, scaling, schedules
+from learnscope.session.telling.listeners import remove_gone
 
 LISTENED = (clipping, objectives, scaling, schedules)
 
@@ -50,6 +51,7 @@ def forgotten(run: Path, steps: int) -> weakref.ref[nn.Module]:
 @pytest.mark.parametrize("steps", [0, 3, 21])
 def test_it_keeps_nothing_alive_and_leaves_torch_as_it_was(steps: int, tmp_path: Path) -> None:
     gc.collect()
+    remove_gone()  # hooks of other tests' sessions
     before = [len(module.listeners) for module in LISTENED]
     globally = len(_global_optimizer_pre_hooks), len(_global_optimizer_post_hooks)
     model = forgotten(tmp_path / "run", steps)
