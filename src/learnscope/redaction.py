@@ -8,13 +8,19 @@ from typing import Any
 
 HIDDEN = "[redacted]"
 
-_ANYWHERE = {"secret", "password", "passwd", "pwd", "passphrase", "credentials", "apikey", "authorization"}
-_AT_THE_END = {"key", "token", "auth", "pat"}
+_ANYWHERE = {
+    "secret", "secrets", "password", "passwords", "passwd", "pwd", "passphrase", "credential", "credentials", "apikey",
+    "apikeys", "authorization", "cookie", "webhook",
+}  # fmt: skip
+_AT_THE_END = {"key", "token", "auth", "pat", "pass", "bearer", "sig", "signature"}
 """Only as the last word of a name: `--api_key` holds a secret, `--key_dim` and `--token_dropout` do not."""
+_KEYS = {("api", "keys"), ("access", "keys"), ("access", "tokens"), ("api", "tokens"), ("auth", "tokens")}
+"""`--keys` and `--tokens` alone are not about secrets in this field."""
 _WORDS = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])")
 
 _SPECIAL_TOKEN = re.compile(r"<.*>|\[.*\]")
-_USER_OF_ADDRESS = re.compile(r"(?<=://)[^/\s@]+(?=@)")
+_USER_OF_ADDRESS = re.compile(r"(?<=://)[^/?#\s]+(?=@)")  # to the last @: a password may hold one
+_HOOK = re.compile(r"(?<=://)(hooks\.slack\.com/services|discord(?:app)?\.com/api/webhooks)/[^\s\"']+")
 _PAIR = re.compile(r"""([\w.-]+)(["']?\s*(?::(?!//)|=)\s*["']?)([^\s"'&,;{}\[\]]+)""")
 _BEARER = re.compile(r"(?i)\b(bearer|basic)\s+[\w.~+/=-]{8,}")
 _KNOWN = re.compile(
@@ -60,19 +66,21 @@ def _hidden(name: str, value: Any) -> Any:
 
 
 def _hidden_values(arguments: Iterable[str]) -> Iterator[str]:
-    value_is_secret = False
+    value_is_secret = several = False
     for argument in arguments:
         is_option = argument.startswith("-")
         if value_is_secret and not is_option:
             yield HIDDEN
-            value_is_secret = False
+            value_is_secret = several
             continue
         value_is_secret = is_option and "=" not in argument and _is_secret(argument)
+        several = argument.endswith("s")  # --api_keys A B
         yield _without_secrets(argument)
 
 
 def _without_secrets(text: str) -> str:
     text = _USER_OF_ADDRESS.sub(HIDDEN, text)
+    text = _HOOK.sub(rf"\1/{HIDDEN}", text)
     text = _BEARER.sub(rf"\1 {HIDDEN}", text)
     return _KNOWN.sub(HIDDEN, _PAIR.sub(_without_secret_value, text))
 
@@ -90,4 +98,5 @@ def _is_secret(name: str) -> bool:
     (True, False, False)
     """
     words = [word.lower() for word in _WORDS.findall(name)]
-    return bool(words) and (words[-1] in _AT_THE_END or not _ANYWHERE.isdisjoint(words))
+    at_the_end = bool(words) and (words[-1] in _AT_THE_END or tuple(words[-2:]) in _KEYS)
+    return at_the_end or not _ANYWHERE.isdisjoint(words)

@@ -29,6 +29,10 @@ HOLDS_ONE = [
     ["AWS_SECRET_ACCESS_KEY=" + SECRET],
     ["--header", f"Authorization: Bearer {SECRET}"],
     ["--header", f"Bearer {SECRET}"],
+    ["--api-keys", SECRET, SECRET],
+    ["--db", f"postgres://user:p@{SECRET}@host/runs"],
+    ["--data", f"https://store/data?split=train&sig={SECRET}"],
+    ["--notify", f"https://hooks.slack.com/services/T000/B000/{SECRET}"],
 ]
 KNOWN_TOKENS = [
     "hf_abcdefghijklmnopqrstuv", "sk-proj-abcdefghijklmnop", "ghp_abcdefghijklmnopqrst", "github_pat_11ABCDEFG0abcdef",
@@ -39,6 +43,7 @@ HARMLESS = [
     "train.py", "--lr", "0.001", "--tokenizer", "gpt2", "--max_tokens", "100", "--num_key_value_heads", "8",
     "--token_dropout=0.1", "--key-dim", "64", "--data", "s3://bucket/a=b/c.parquet", "https://host/page?split=train",
     "model.lr=0.1", "--patience", "3", "--path", "/data/x", "--author", "me", "--monkey", "business",
+    "--keys", "loss", "--tokens", "1000", "https://host/page?mail=me@host", "https://host/@scope/package",
 ]  # fmt: skip
 
 
