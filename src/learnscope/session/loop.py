@@ -265,7 +265,7 @@ class Loop:
                 used[key] = bound
         for key, bound in used.items():
             with self.engine.charged([bound]):
-                self.snapshots[key].update(self.subject.by_name(), moment.step)
+                self.snapshots[key] = self.snapshots[key].renewed(self.subject.by_name(), moment.step)
 
     def _read_meter(self) -> MicroBatches | None:
         meter, self._meter = self._meter, None

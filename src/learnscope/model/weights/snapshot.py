@@ -63,6 +63,7 @@ class Snapshot:
         self.rows = laid_out(list(weights.values())) if (device, dtype) == ("cpu", "native") else None
         """Where the copies of a small model lie, ready to be compared."""
         self._compared_at: int | None = None
+        self._refused = False
         if device == "disk":
             self._tensors = self._mapped(weights)
         elif self.rows is not None:
@@ -94,13 +95,21 @@ class Snapshot:
                 tensor.copy_(parameters[name].detach(), non_blocking=True)
         self.step = step
 
+    def renewed(self, parameters: Mapping[str, Tensor], step: int) -> Snapshot:
+        """The current weights: in the same memory, or in a new snapshot if the model has been rebuilt."""
+        if self._refused or not parameters.keys() >= self._tensors.keys():
+            return Snapshot(parameters, step, device=self.device, dtype=self.dtype)
+        self.update(parameters, step)
+        return self
+
     def compared(self, step: int) -> None:
         """The weights after this step have been compared with these: if that was in rows, they are copied already."""
         self._compared_at = step if self.rows is not None and self.rows.filled else None
 
-    def check(self, parameters: Mapping[str, Tensor], cure: str = "start a new watch for it") -> None:
+    def check(self, parameters: Mapping[str, Tensor], cure: str = "its next change is measured from here") -> None:
         """Refuse a model whose parameters have other names or shapes than the snapshot."""
         now = {name: p for name, p in parameters.items() if p.is_floating_point()}
+        self._refused = True  # until all have been looked at
         for name in now.keys() ^ self._tensors.keys():
             change = "appeared" if name in now else "disappeared"
             raise ValueError(
@@ -112,6 +121,7 @@ class Snapshot:
                     f"parameter {name} changed shape from {tuple(tensor.shape)} to {tuple(now[name].shape)} "
                     f"since the snapshot at step {self.step}: the model was rebuilt; {cure}"
                 )
+        self._refused = False
 
     def _dtype_of(self, parameter: Tensor) -> torch.dtype:
         dtype: torch.dtype = parameter.dtype if self.dtype == "native" else getattr(torch, self.dtype)
