@@ -48,26 +48,36 @@ runs (machine A, shared with others: read the parts as shares of one another).
 - **Ledger under `watch`**, of a step of 1.25 ms: copying ids, logits and targets 35 to 45 µs (one `_foreach_copy_` for
   all three takes 28 of it; three clones or `memmove` would take 22, NumPy 44), scoring and adding up 64 examples 30
   to 37 (half of it in the arithmetic), the hooks of the step 60, the epoch's statistics 17,
-  `examples.parquet` every ten epochs 15, of which compression is a quarter. 5 % are 62 µs. Not tried: to write the
-  file on another thread, which would save at most these 15.
-- **The ledger's exponent over examples**: an example takes 0.07 µs among 10⁴ and 0.20 among 10⁷. The number of
-  operations is linear; the rows of 10⁴ examples fit into the cache and those of 10⁷ do not. To read and write the three
-  parts of a row (24, 48 and 40 bytes) takes 0.035 µs among 10⁴ and 0.126 among 5 · 10⁶; as one row of 112 bytes 0.014
-  and 0.043. Not done: such an array is held twice while it grows or is trimmed, which is more than 200 bytes each.
+  `examples.parquet` every ten epochs 15, of which compression is a quarter. 5 % are 62 µs. Batches wait and are scored
+  up to 32 at a time, which here is once an epoch. By a newer profile, of a step of 1.9 ms (loaded): handing over 75, of
+  which the copy 22; scoring 17, adding up 16, sums over groups 7, statistics and record of the epoch 35, the file 13 to
+  36. The file takes 3.7 ms, of which pyarrow's writing is 2.3, 1.6 into memory; a buffer before the file saves 0.3. Not
+  tried: to write it on another thread, which would save at most these.
+- **The ledger's exponent over examples**: the number of operations is linear; the rows of 10⁴ examples fit into the
+  cache and those of 10⁷ do not. A row is one piece of 112 bytes, where it was three of 24, 48 and 40, and is read
+  once a presentation. Old and new code in turns, loaded: with ids 0..N−1 0.72 of the time among 10⁴, 0.71 among 10⁵
+  and 0.65 among 10⁶ (0.14 µs an example beside 0.21); with any ids 0.88, 0.83 and 0.99, most of which is looking for
+  them. As few examples became faster too, the exponent falls less than the time. The rows grow by moving pages
+  (`mremap`), without a second copy: 125 bytes each at 10⁶ instead of 198, 133 instead of 203 with any ids. NumPy's
+  own `resize` copied here.
 - **`track_batch` without logits, a model in a class of its own**: the guard takes 160 µs when repeated, of which
   NumPy's `get_state` and `set_state` are 64 and the other generators 22 (on a loaded machine 335, of which 100 and 50,
   hooks that set gradients aside 56, looking for hooks that were added 32). Reading NumPy's state directly from its
   memory would take 1 µs, but does not tell whether a second normal number is kept. A forward that ran already cannot
   stand in for it: it was in training mode and with the weights before the step, so the numbers would be others than
   those documented.
-- **Adapter gradients**: Σg² of 32 tensors in rows of 512 takes 0.16 to 0.19 ms of 0.31. `_foreach_norm` takes 0.10,
-  and is wrong by 1e-5 where all entries are equal (rows: 3e-7). To copy all into one matrix first is faster alone and
-  slower beside a training; looking whether the model has changed takes 0.03.
-- **Adapter spectra**, of 8 to 9 ms beside 11 to 13 before, in turns on a loaded machine: Q and R of all factors 2.2 (by
-  Cholesky where a factor's condition is below 64, else by reflections, which take 3.4), inner products with earlier
-  spans 1.8, their eigenvalues 0.7, the cores' values 0.4, bringing the factors into float64 0.7, reading the adapters
-  0.6, numbers and columns 1.5. NumPy's products of long, thin factors take half of torch's time, and a quarter less in
-  rows than in columns.
+- **Adapter gradients**, 0.69 of the time of the code before, in turns (396 pairs; 0.26 ms beside 0.39 at best tenth):
+  Σg² of 32 tensors in rows of 512 takes 0.13 by NumPy's product of rows, beside 0.16 to 0.19 by torch's norm of rows,
+  and is as good where all entries are equal (2e-8; `_foreach_norm` is wrong by 1e-5 there). 2 MB are read for it,
+  which no cache of a core holds: 0.05 to 0.08. Looking whether the model has changed takes 0.03 instead of 0.04 to
+  0.07; names, the moment and the probe 0.1.
+- **Adapter spectra**, of 8.7 ms where the QR core by itself takes 3.5 (a loaded machine: read the parts as shares): Q
+  and R of all factors 2.1 (by Cholesky where a factor's condition is below 64, else by reflections, which take 3.4),
+  inner products with earlier spans 1.6, their eigenvalues 0.7, the cores' values 0.4, bringing the factors into
+  float64 0.6, reading the adapters 0.5, numbers and columns 0.9 (1.5 before they were made with NumPy), comparing
+  what was kept 0.7. Old and new code in turns on one model: 0.97 of the time (medians of 56 pairs), 8.0 ms at best
+  tenth beside 8.2. NumPy's products of long, thin factors take half of torch's time, and a quarter less in rows than
+  in columns; both earlier spans of a module side by side, as one product, take as long as two.
 - **Gradients at every step**: 2 of the 2.7 ms a step are before the step, in `GradientFlow`, of which by an earlier
   profile two thirds read 2 MB of gradients that are not in the cache, twice. Not tried: to read them in the backward.
   A newer profile, of 1.7 ms beside a step of 46 (loaded): norms and zeros of seven large gradients 0.5, of 21 small

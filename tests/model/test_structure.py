@@ -28,6 +28,7 @@ CHANGES: dict[str, Callable[[nn.Sequential], object]] = {
     "a module added": lambda net: net.append(nn.ReLU()),
     "a module added below": lambda net: net[1].update({"b": nn.Linear(3, 3)}),
     "a module renamed": rename,
+    "a module moved to where there was none": lambda net: net[2].add_module("a", net[1].pop("a")),
     "a module removed": lambda net: net.__delitem__(2),
 }
 

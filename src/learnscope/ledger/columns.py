@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from learnscope.ledger.batch import UNKNOWN_TARGET
+from learnscope.ledger.room import resize, room
 
 COUNTS = (
     "presentations", "nonfinite", "times_correct", "forgetting_events", "first_correct", "first_learned",
@@ -27,39 +28,37 @@ CHUNK = 2**14
 """Rows that are sorted into columns together, so that they are still in the cache for the last column."""
 
 Rows = NDArray[Any]
-"""Rows of one part of the table, whose fields have the names of columns."""
-_PARTS: dict[str, Any] = {
-    "identity": np.dtype([("id", np.int64), ("target", np.int64), ("checksum", np.float64)]),
-    "scores": np.dtype([(name, np.float64) for name in MEANS]),
-    "counts": np.dtype([(name, np.int32) for name in COUNTS]),
-}
-_PART_OF = {name: part for part, fields in _PARTS.items() for name in fields.names}
-_DTYPES: dict[str, Any] = {
+"""Rows of the table, whose fields have the names of columns."""
+_FIELDS = np.dtype([
+    ("id", np.int64), ("target", np.int64), ("checksum", np.float64), *((name, np.float64) for name in MEANS),
+    *((name, np.int32) for name in COUNTS),
+])  # fmt: skip
+_ROWS = "rows"
+_DTYPES: dict[str, np.dtype[Any]] = {
     # as bytes that belong together, rows are copied several times as fast as field by field
-    **{part: np.dtype((np.void, fields.itemsize)) for part, fields in _PARTS.items()},
-    **dict.fromkeys(GRAND, np.float64), "grand_count": np.int32, "other_class": np.int16,
-    "other_votes": np.uint8,
+    _ROWS: np.dtype((np.void, _FIELDS.itemsize)), **dict.fromkeys(GRAND, np.dtype(np.float64)),
+    "grand_count": np.dtype(np.int32), "other_class": np.dtype(np.int16), "other_votes": np.dtype(np.uint8),
 }  # fmt: skip
 
 
 class Columns:
-    """Numbers of every example, in rows: of millions of examples, a batch then reads three places each, not twenty.
+    """Numbers of every example, in rows: of millions of examples, a batch then reads one place each, not twenty.
 
-    The arrays grow by a quarter, so that a ledger never allocates much more than it uses.
+    The arrays grow by a quarter, and by moving pages where the system can: a ledger never takes much more memory than
+    it uses.
     """
 
     def __init__(self) -> None:
         self.size = 0
-        self._arrays: dict[str, NDArray[Any]] = {part: np.zeros(0, _DTYPES[part]) for part in _PARTS}
+        self._arrays: dict[str, NDArray[Any]] = {_ROWS: room(0, _DTYPES[_ROWS])}
         self._given: set[str] = set()
         """Optional columns that there are."""
 
     def __getitem__(self, name: str) -> NDArray[Any]:
         """The whole column, spare room at the end included; a view."""
-        if name not in _PART_OF:
+        if name in self._arrays:
             return self._arrays[name]
-        part = _PART_OF[name]
-        column: NDArray[Any] = self._arrays[part].view(_PARTS[part])[name]
+        column: NDArray[Any] = self._arrays[_ROWS].view(_FIELDS)[name]
         return column
 
     def __contains__(self, name: str) -> bool:
@@ -79,21 +78,21 @@ class Columns:
         ids: NDArray[np.int64] = self["id"][rows]
         return ids
 
-    def take(self, part: str, at: NDArray[Any]) -> Rows:
-        """Copies of the rows of a part of the table: `identity`, `scores` or `counts`."""
-        return self._arrays[part].take(at).view(_PARTS[part])
+    def take(self, at: NDArray[Any]) -> Rows:
+        """Copies of rows, with the fields of the columns that every ledger has."""
+        return self._arrays[_ROWS].take(at).view(_FIELDS)
 
-    def put(self, part: str, at: NDArray[Any], rows: Rows) -> None:
+    def put(self, at: NDArray[Any], rows: Rows) -> None:
         """Write back what `take` gave."""
-        self._arrays[part][at] = rows.view(_DTYPES[part])
+        self._arrays[_ROWS][at] = rows.view(_DTYPES[_ROWS])
 
     def need(self, *names: str) -> None:
         """Make optional columns that do not exist yet."""
         for name in names:
             if name not in self._given:
                 self._given.add(name)
-                if name not in _PART_OF:
-                    self._arrays[name] = np.zeros(self._capacity, _DTYPES[name])
+                if name in _DTYPES:
+                    self._arrays[name] = room(self._capacity, _DTYPES[name])
 
     def grow(self, size: int) -> None:
         before = self.size
@@ -115,9 +114,9 @@ class Columns:
         columns = {name: np.empty(len(order), dtype=self[name].dtype) for name in self.names}
         for start in range(0, len(order), CHUNK):
             at = order[start : start + CHUNK]
-            rows = {part: self.take(part, at) for part in _PARTS}
+            rows = self.take(at)
             for name, column in columns.items():
-                column[start : start + CHUNK] = rows[_PART_OF[name]][name] if name in _PART_OF else self[name][at]
+                column[start : start + CHUNK] = self[name][at] if name in _DTYPES else rows[name]
         return columns
 
     def fill(self, arrays: dict[str, NDArray[Any]]) -> None:
@@ -130,10 +129,8 @@ class Columns:
 
     @property
     def _capacity(self) -> int:
-        return len(self._arrays["identity"])
+        return len(self._arrays[_ROWS])
 
     def _resize(self, capacity: int) -> None:
-        for name, old in self._arrays.items():  # one array at a time: never two copies of everything
-            # spare room takes no memory until it is used
-            self._arrays[name] = np.zeros(capacity, dtype=_DTYPES[name])
-            self._arrays[name][: self.size] = old[: self.size]
+        for name in list(self._arrays):
+            resize(self._arrays, name, self.size, capacity)

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from learnscope.ledger import files, table
 from learnscope.ledger.batch import Batch, as_batch, repeats
-from learnscope.ledger.columns import GRAND, OTHER, Columns
+from learnscope.ledger.columns import GRAND, OTHER, Columns, Rows
 from learnscope.ledger.index import IdIndex, Sample, among, chosen_ids
 from learnscope.ledger.presentation import add_scores, learn, vote
 from learnscope.store.backend import Backend, FolderBackend, MemoryBackend
@@ -114,7 +114,7 @@ class Ledger:
     def add(self, batch: Batch) -> None:
         """The same of a batch that is checked already."""
         tracked = batch if self._chosen is None else batch.where(among(batch.ids, self._chosen))
-        rows, changed = self._as_before(tracked), []
+        (rows, known), changed = self._as_before(tracked), []
         if rows is None:
             again = repeats(tracked.ids)
             rows = self._index.find(tracked.ids)
@@ -127,7 +127,10 @@ class Ledger:
             again = repeats(rows)
             self.untracked += len(batch.ids) - len(tracked.ids)
         if len(tracked.ids):
-            for part, at in tracked.in_turn(rows) if again else [(tracked, rows)]:
+            if not again:
+                self._apply(tracked, rows, changed, known)
+                return
+            for part, at in tracked.in_turn(rows):
                 self._apply(part, at, changed)
 
     def summary(self) -> tuple[dict[str, Any], dict[str, list[float]]]:
@@ -200,18 +203,19 @@ class Ledger:
         tracked: NDArray[np.bool_] = self._index.find(ids) >= 0
         return tracked
 
-    def _as_before(self, batch: Batch) -> NDArray[np.int64] | None:
-        """The rows of a batch in which every id is known and has the target and input it had; None for any other."""
+    def _as_before(self, batch: Batch) -> tuple[NDArray[np.int64] | None, Rows | None]:
+        """Where the rows of a batch are in which every id is known and has the target and input it had, and copies of
+        them; None for any other batch."""
         rows = self._index.guess(batch.ids)
         if not len(self):
-            return None
-        known = self._columns.take("identity", rows)
+            return None, None
+        known = self._columns.take(rows)
         same = known["id"] == batch.ids
         same &= rows >= 0  # an unknown one reads spare room
         for name, values in (("target", batch.target), ("checksum", batch.checksum)):
             if values is not None:
                 same &= known[name] == values
-        return rows if np.logical_and.reduce(same) else None
+        return (rows, known) if np.logical_and.reduce(same) else (None, None)
 
     def _check(self, batch: Batch, rows: NDArray[np.int64], *, again: bool) -> list[str]:
         """Refuse ids that had another target or input; which of these are to be written."""
@@ -224,33 +228,32 @@ class Ledger:
             batch.where(known).check_same(before.get("target"), before.get("checksum"))
         return names
 
-    def _apply(self, batch: Batch, at: NDArray[np.int64], changed: list[str]) -> None:
-        """One presentation of distinct examples, at these rows."""
+    def _apply(self, batch: Batch, at: NDArray[np.int64], changed: list[str], rows: Rows | None = None) -> None:
+        """One presentation of distinct examples, at these rows, of which there may be copies already."""
         columns = self._columns
         if self._settings["once_an_epoch"]:
             again = (columns["presentations"][at] > 0) & (columns["last_epoch"][at] == batch.epoch)
             self.repeated += int(again.sum())
-            at, batch = at[~again], batch.where(~again)
-        columns.need(*changed)
-        for name in changed:
-            columns[name][at] = getattr(batch, name)
+            at, batch, rows = at[~again], batch.where(~again), None
         if batch.grand is not None:
             self._add_grand(at, batch.grand)
         if batch.predicted is not None:
             columns.need(*OTHER)
             vote(columns[OTHER[0]], columns[OTHER[1]], at, batch.predicted)
-        scores, counts = columns.take("scores", at), columns.take("counts", at)
-        counts["presentations"] += 1
-        learn(counts, batch.correct, batch.epoch)
+        columns.need(*changed)
+        rows = columns.take(at) if rows is None else rows
+        for name in changed:
+            rows[name] = getattr(batch, name)
+        rows["presentations"] += 1
+        learn(rows, batch.correct, batch.epoch)
         if (finite := batch.finite()) is None:
-            add_scores(scores, counts["presentations"] - counts["nonfinite"], batch)
+            add_scores(rows, rows["presentations"] - rows["nonfinite"], batch)
         else:
-            counts["nonfinite"] += ~finite
-            measured = scores[finite]
-            add_scores(measured, (counts["presentations"] - counts["nonfinite"])[finite], batch.where(finite))
-            scores[finite] = measured
-        columns.put("scores", at, scores)
-        columns.put("counts", at, counts)
+            rows["nonfinite"] += ~finite
+            measured = rows[finite]
+            add_scores(measured, measured["presentations"] - measured["nonfinite"], batch.where(finite))
+            rows[finite] = measured
+        columns.put(at, rows)
 
     def _add_grand(self, at: NDArray[np.int64], grand: NDArray[np.float64]) -> None:
         columns = self._columns

@@ -31,20 +31,20 @@ class Structure:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        self._tables: list[dict[str, Any]] = [
+        tables: list[dict[str, Any]] = [
             table for module in model.modules() for table in (module._modules, module._parameters)
         ]
-        self._sizes = list(map(len, self._tables))
-        self._filled = list(filter(None, self._tables))
-        self._names, self._objects = list(chain.from_iterable(self._filled)), self._values()
+        # most are empty, and whether one of them still is takes less time than its length
+        self._empty, self._filled = [table for table in tables if not table], list(filter(None, tables))
+        self._sizes = list(map(len, self._filled))
+        self._values = [table.values() for table in self._filled]  # views, which see what changes
+        self._names, self._objects = (list(chain.from_iterable(of)) for of in (self._filled, self._values))
 
     def holds(self) -> bool:
         """Whether every module has the same children and parameters, by the same names, as then."""
         return (
-            list(map(len, self._tables)) == self._sizes
-            and all(map(is_, self._values(), self._objects))
+            not any(self._empty)
+            and list(map(len, self._filled)) == self._sizes
+            and all(map(is_, chain.from_iterable(self._values), self._objects))
             and list(chain.from_iterable(self._filled)) == self._names
         )
-
-    def _values(self) -> list[Any]:
-        return list(chain.from_iterable(map(dict.values, self._filled)))

@@ -119,7 +119,7 @@ def test_sum_squares() -> None:
 
 
 def exact(t: Tensor) -> float:
-    return float(t.detach().double().square().sum())
+    return float(t.detach().to_dense().double().square().sum())
 
 
 @pytest.mark.parametrize("scale", [1e-38, 1e-25, 1e-12, 1.0, 1e12, 1e30])
@@ -140,7 +140,7 @@ def test_squares_of_whole_rows_of_awkward_tensors() -> None:
     groups = [
         [alike, alike * 3], [torch.zeros(2, 512)], [one_zero], [turned, alike], [some(2, 512).requires_grad_()],
         [some(2, 512), some(2, 512, dtype=torch.float64)], [some(2, 512), some(2, 512, dtype=torch.bfloat16)],
-        [some(512), some(7)],
+        [some(512), some(7)], [some(2, 512).to_sparse(), alike],
     ]  # fmt: skip
     for tensors in groups:
         assert sum_squares(tensors).tolist() == pytest.approx([exact(t) for t in tensors], rel=1e-6, abs=0)

@@ -58,7 +58,10 @@ def _inner_products(a: Sequence[Tensor], b: Sequence[Tensor]) -> Tensor:
     and does not need them in one piece of memory."""
     if not a[0].is_cpu:
         return torch.stack(list(a)).mT @ torch.stack(list(b))
-    return torch.from_numpy(np.stack([x.numpy().T @ y.numpy() for x, y in zip(a, b, strict=True)]))
+    products = np.empty((len(a), a[0].shape[1], b[0].shape[1]))
+    for x, y, product in zip(a, b, products, strict=True):
+        np.matmul(x.numpy().T, y.numpy(), product)
+    return torch.from_numpy(products)
 
 
 def _outside(a: Tensor, b: Tensor, inner: Tensor) -> Tensor:
@@ -71,8 +74,9 @@ def _outside(a: Tensor, b: Tensor, inner: Tensor) -> Tensor:
 
 def rowwise(span: Tensor, device: torch.device) -> Tensor:
     """On the device in float64, each row in consecutive memory: the layout decides on every digit of a comparison."""
-    ready = span.dtype is torch.float64 and span.device == device
-    return (span if ready else span.to(device).double()).contiguous()
+    if span.dtype is torch.float64 and span.device == device and span.is_contiguous():
+        return span
+    return span.to(device).double().contiguous()
 
 
 def best_matches(weight: Tensor, factors: Factors, k: int = INTRUDERS) -> Tensor:
