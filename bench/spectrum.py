@@ -134,7 +134,7 @@ def accuracy(lefts: list[Tensor], rights: list[Tensor]) -> list[float]:
 
 
 TRACKING = (
-    (StepEnds, StepEnds._on_start), (StepEnds, StepEnds._on_end), (StepEnds, StepEnds._on_clip),
+    (StepEnds, StepEnds._on_start), (StepEnds, StepEnds._finish), (StepEnds, StepEnds._on_clip),
     (ls.Watch, ls.Watch.log),
 )  # fmt: skip
 """Where tracking spends its time; a name that is gone fails when this file is imported."""

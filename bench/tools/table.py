@@ -83,7 +83,9 @@ runs (machine A, shared with others: read the parts as shares of one another).
   A newer profile, of 1.7 ms beside a step of 46 (loaded): norms and zeros of seven large gradients 0.5, of 21 small
   ones in one matrix 0.25 and 0.2 to copy them there, choosing how each is read 0.2 (0.03 when repeated), names and
   scopes 0.35, the record 0.15. One look for zeros takes as long as the norm; NumPy's or torch's count of floats, in
-  place of a comparison and a count of its flags, takes three times as long.
+  place of a comparison and a count of its flags, takes three times as long. In a later profile (2.3 ms, more loaded) a
+  quarter, 0.58, was the share of entries at the limit of a clip by value, which is counted in a fifth of the time now
+  (0.07 to 0.10 instead of 0.35 to 0.52 for 128,000 entries when repeated): of what is left, most waits for memory.
 - **Parameter change at every step**: 4.8 ms a step beside 5.9 before, of which the statistics of 0.5 M entries are
   1.75 (about 1.0 when repeated: 16 passes over pieces that the cache holds), copying weights and snapshot into shared
   rows 0.55, the rest around them 0.6, making and writing the record 0.9 (since then all kinds of scopes are
@@ -118,9 +120,14 @@ runs (machine A, shared with others: read the parts as shares of one another).
   quiet step, and 148 or 192 with the code before; without logging 59, without the hooks of `LoopCalls` 53, a session
   without any probe 43. Of these 43, two hooks on each of three parameters take about 18, even if they do nothing: torch
   takes the interpreter's lock and wraps the gradient. Of the others, 60 empty functions would take 11. Records are made
-  and written every 50 steps, so that the mean is 54 above the median, and 8 above it with losses alone. Not tried: to
-  leave out the hook before the addition while a loop clears its gradients to None, and to tell from the gradient's
-  object that it still does: about 10, but a loop that begins to discard gradients would be seen one step late.
+  and written every 50 steps, so that the mean is 54 above the median, and 8 above it with losses alone. Since then 48
+  functions are called instead of 64, which is 2 to 8 µs of 110 (p10; old and new code in turns in one process, on a
+  loaded machine) and not to be seen in medians. Tried and left: no hooks on parameters, but one function around the
+  call that starts every backward, which compares gradients before and after it. Counts were the same, but its own
+  lines cost about what the hooks do: 5 to 10 µs less at p10, nothing in medians. What no probe is charged for, once
+  in a process: objects made while records are written set off a collection of all that the process has imported,
+  120 to 290 ms, somewhere in the first 100 steps. The collector is now off while records are written; the objects of
+  measurements that wait, and those of the training itself, can still bring it about, more seldom.
 - **Default probes on a small GPT-2**. What no probe was charged for was `Inputs` reading the model's outputs in a hook
   of the forward: √(Σy²/n) of 512 × 1,000 logits made two copies in float64, 6 ms (0.7 where it needs no new pages, of
   which it took 2,100), and takes 0.3 to 0.5 in pieces of 2¹⁴. `Objective` took 16 for the same logits beside a

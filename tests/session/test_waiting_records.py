@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 
 import pytest
@@ -202,3 +203,31 @@ def test_a_record_that_is_announced_and_not_there_yet_is_not_counted(tmp_path: P
     run = ls.open_run(tmp_path / "run")
     assert run.problems == []
     assert run.manifest["attempts"][0]["records"]["written"] == 0
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_writing_many_records_makes_the_collector_look_at_nothing(tmp_path: Path, on: bool) -> None:
+    model, optimizer, w = training(tmp_path / "run", write_every=1000, write_seconds=100.0)
+    for _ in range(300):
+        step(model, optimizer)
+    generations: list[int] = []
+
+    def note(phase: str, info: dict[str, int]) -> None:
+        generations.extend([info["generation"]] if phase == "start" else [])
+
+    before = gc.get_threshold(), gc.isenabled()
+    gc.callbacks.append(note)
+    try:
+        (gc.enable if on else gc.disable)()
+        gc.set_threshold(50, 1, 1)
+        del generations[:]
+        w._engine.write_out()
+        seen, is_on = list(generations), gc.isenabled()
+    finally:
+        gc.set_threshold(*before[0])
+        (gc.enable if before[1] else gc.disable)()
+        gc.callbacks.remove(note)
+    w.close()
+    assert lines(tmp_path / "run") == 300
+    assert is_on is on
+    assert len(seen) <= 1  # when it is switched on again; one for every 50 records otherwise

@@ -222,6 +222,7 @@ class Engine(Writer):
             for firing in pending:
                 if isinstance(firing, Noted):
                     self.append_line(self.lines.of(firing), firing.step)
+                    self.budget.charge(firing.bound.label, firing.cost)
                     continue
                 started = time.perf_counter()
                 try:
@@ -246,8 +247,7 @@ class Engine(Writer):
 
     def _finished(self, firing: Firing) -> Record:
         """Read what was measured, and make its record."""
-        begun = time.perf_counter()
-        measured = firing.measured
+        begun, measured = time.perf_counter(), firing.measured
         assert measured is not None
         tables = read_measured(measured)
         notes = {**measured.notes, **({"skipped_by_budget": firing.skipped} if firing.skipped else {})}

@@ -47,7 +47,7 @@ class Loop:
         self.snapshots = take_snapshots(self.subject, [bound.probe for bound in engine.bound], steps)
         self._fed = FedProbes(engine)
         self._fed.epoch = epoch
-        self.feed = Feed(engine.safely(self._fed.complete), engine.safely(self._fed.note))
+        self.feed = Feed(engine.safely(self._fed.complete), self._fed.note)
         self.sizes: list[float] = []
         self._before: Sequence[Bound] = ()
         self._after: Sequence[Bound] = ()
@@ -89,7 +89,7 @@ class Loop:
         """What the loop logs, as most do at every step."""
         if self._attempts.late is not None and self._attempts.takes(logged):
             return
-        if self._ends.half_taken:
+        if not self._ends.single and self._ends.half_taken:
             self.hand_over(logged=logged)
             return
         numbers = own_numbers(logged)

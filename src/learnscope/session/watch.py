@@ -158,7 +158,6 @@ class Watch(Shown, Told):
             raise
         self._loop_loss = LoopLoss(engine)
         self.learn_loss, self._hand_over = engine.safely(self._loop_loss.logged), engine.safely(self._loop.hand_over)
-        self._log = engine.safely(self._loop.log)
         self._take_examples = engine.safely(self._loop.take_examples)
         self._logs = any("logged" in bound.probe.needs for bound in engine.bound)
         passes = self._open_again() if again else None
@@ -198,8 +197,12 @@ class Watch(Shown, Told):
         if self._loop.listens and not self._logs:
             self._engine.add(Loss())
             self._logs = True
-        self._log(values)
-        self.raise_if_asked()
+        try:  # no wrapper around what is called at every step
+            self._loop.log(values)
+        except Exception:  # noqa: BLE001  (ours, and not the training's)
+            self._engine.failed("log")
+        if self._alerts is not None:
+            self._alerts.raise_if_asked()
 
     def batch(self, batch: Any) -> None:
         """Hand over the step's batch, for probes that look at batches."""

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 
 from learnscope.core.probe import ProbeWarning
+from learnscope.model.cost.timing import no_collection
 from learnscope.record import SKIPPED, Record, nonfinite
 from learnscope.session.telling.passing import Passing
 from learnscope.store.backend import WRITE_ERRORS, Backend, LinesLost
@@ -120,7 +121,8 @@ class Writer:
         if self.inherited:
             return
         self._last_write = time.time()
-        with self.uninterrupted():
+        # many objects are made here and gone at its end: enough, else, for a collection of all that the process holds
+        with self.uninterrupted(), no_collection():
             self.flush()
             self._waiting = 0
             try:

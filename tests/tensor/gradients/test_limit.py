@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import pytest
 import torch
 
 from learnscope.tensor.gradients.limit import limit_share
@@ -31,3 +32,17 @@ def test_what_cannot_be_looked_at() -> None:
     assert limit_share([torch.ones(3)]) is None
     assert math.isnan(share(torch.zeros(20)))
     assert math.isnan(share(torch.full((20,), torch.inf)))
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+def test_every_kind_of_number_and_order_in_memory(kind: torch.dtype) -> None:
+    torch.manual_seed(1)
+    values = torch.randn(24, 30).clamp(-0.75, 1.5)
+    values[::3] = 0
+    gradient = values.to(kind).t()
+    sizes = gradient.double().abs()
+    assert share(gradient) == int((sizes == sizes.max()).sum()) / int((sizes != 0).sum())
+    gradient[3, 4] = torch.nan
+    assert math.isnan(share(gradient))
+    gradient[3, 4] = -torch.inf
+    assert math.isnan(share(gradient))

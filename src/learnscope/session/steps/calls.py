@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
+from weakref import ref
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -63,7 +63,7 @@ class Calls:
     def _listen(self) -> None:
         stop = watch_evaluations(self._subject.model, self._evaluated)
         self._counts.evaluated = stop is not None
-        held = weakref.ref(self)  # these hooks are the process's own
+        held = ref(self)  # these hooks are the process's own
 
         def any_begins(_optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
             if (own := held()) is not None:
@@ -147,10 +147,16 @@ class Calls:
     def begins(self, optimizer: Optimizer | None) -> None:
         """An optimizer is about to step with the gradients that are there; None: the loop steps by itself."""
         held = self._held(optimizer)
-        for leaf in held if optimizer is not None else ():  # a loop's own step is a write like any other
-            if leaf.written is not None and leaf.written != writes(leaf.parameter):
+        ordinary = bool(held) and not self._looks and not self._clears_early
+        for leaf in held:
+            parameter = leaf.parameter
+            # a backward has given each of them a gradient of this step alone, which is there
+            if not leaf.reached or leaf.stale or parameter.grad is None:
+                ordinary = False
+            # a loop's own step is a write like any other
+            if leaf.written is not None and optimizer is not None and leaf.written != writes(parameter):
                 self._flags.add("weights_written")
-        if not self._looks and not self._clears_early and _are_ordinary(held):  # as at most steps
+        if ordinary:  # as at most steps
             return
         reached = [leaf for leaf in held if leaf.reached]
         if held and not reached:
@@ -185,11 +191,16 @@ class Calls:
         if optimizer is None:
             self._any_steps += 1
         for leaf in self._held(optimizer):
-            gradient, additions = leaf.parameter.grad, leaf.additions
-            leaf.mark, leaf.used = (None, False) if gradient is None else (marked(gradient), True)
+            parameter, additions = leaf.parameter, leaf.additions
+            gradient = parameter.grad
+            try:  # as `marked` and `writes`, without their calls at every step
+                leaf.mark = None if gradient is None else (ref(gradient), gradient._version)
+                leaf.written = parameter._version
+            except RuntimeError:  # an inference tensor counts no writes
+                leaf.mark, leaf.written = None if gradient is None else marked(gradient), writes(parameter)
+            leaf.used = gradient is not None
             leaf.reached, additions.start = 0, additions.left()
             leaf.stale = leaf.nonzero = False
-            leaf.written = writes(leaf.parameter)
         if self._doubtful and id(optimizer) in self._doubtful:
             self._doubtful[id(optimizer)] = marks([p.grad for p in self._parameters(optimizer)])
 
@@ -265,11 +276,3 @@ class Calls:
             inside = {id(p) for p in self._parameters(optimizer)}
             known = self._members[id(optimizer)] = groups, [x for x in self._leaves if id(x.parameter) in inside]
         return known[1]
-
-
-def _are_ordinary(leaves: Sequence[Leaf]) -> bool:
-    """Whether a backward has given each of them a gradient of this step alone, which is there."""
-    for leaf in leaves:
-        if not leaf.reached or leaf.stale or leaf.parameter.grad is None:
-            return False
-    return bool(leaves)

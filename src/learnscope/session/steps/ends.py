@@ -44,7 +44,8 @@ class StepEnds:
         self._readings = Readings(engine.subject, self._reader)
         self._handles: list[Any] = []
         self._search: Any = None
-        self._turns, self._single = Turns((), None), False
+        self._turns, self.single = Turns((), None), False
+        """`single`: whether one optimizer is followed, so that no training step is ever half taken."""
         self._open = self._looking = self._known = self._taken = False
         self._skipping: int | None = None
         """The optimizer whose step that is being taken does nothing."""
@@ -66,8 +67,8 @@ class StepEnds:
         self._detach()
         followed = list(dict.fromkeys([*optimizers, *([] if clock is None else [clock])]))
         self._turns, self._open = Turns(followed, clock, self._turns.order), False
-        self._single = len(followed) == 1  # each of its steps is a training step
-        if self._single:  # it comes before those that are found later
+        self.single = len(followed) == 1  # each of its steps is a training step
+        if self.single:  # it comes before those that are found later
             self._turns.order = [id(followed[0])]
         self._readings.follow(followed, clock)
         if not followed:
@@ -148,7 +149,7 @@ class StepEnds:
         return None if clipped is None else self._engine.safely(clipped)
 
     def _before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
-        if not self._single:
+        if not self.single:
             self._comes(begins_anew=(begins_anew := self._turns.begins_anew(optimizer)))
             if begins_anew:
                 if not self._turns.has_clock:
@@ -193,7 +194,7 @@ class StepEnds:
             return
         if self._calls is not None:
             self._calls.begins(optimizer)
-        last, scale = self._single or self._turns.completes(optimizer), 1.0 if scale is None else scale
+        last, scale = self.single or self._turns.completes(optimizer), 1.0 if scale is None else scale
         if self._readings.several:
             due = self._owner.due_probes()
             with self._engine.charged(due) if due else nullcontext():
@@ -210,11 +211,15 @@ class StepEnds:
 
     def _after(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
         skipped, self._skipping = self._skipping == id(optimizer), None
-        self._reader.stepped()
+        if self._reader.rows:  # a clip was seen
+            self._reader.stepped()
         if self._calls is not None:
-            self._count_step(self._calls, optimizer, skipped=skipped)
+            try:
+                (self._calls.skipped if skipped else self._calls.stepped)(optimizer)
+            except Exception:  # noqa: BLE001  (ours, and not the training's)
+                self._engine.failed("stepped")
         self._readings.scale = 1.0
-        if self._single:
+        if self.single:
             self._finish()
             return
         if skipped and self._turns.is_clock(optimizer):  # as if it had not been called
@@ -227,27 +232,18 @@ class StepEnds:
         if completes:
             self._finish()
 
-    def _count_step(self, calls: Calls, optimizer: Optimizer, *, skipped: bool) -> None:
-        try:
-            (calls.skipped if skipped else calls.stepped)(optimizer)
-        except Exception:  # noqa: BLE001  (ours, and not the training's)
-            self._engine.failed("stepped")
-
     def _finish(self) -> None:
-        if not self._single:
+        if not self.single:
             self._turns.ended()
         if self._open:
             self._open = False
             try:
-                self._on_end()
+                self.skipped = not self._taken
+                if self._taken and self._looking and not self._known:  # nobody knew which would be the last
+                    self._owner.gradients_known()
+                self._owner.step_ended()
             except Exception:  # noqa: BLE001  (ours, and not the training's)
-                self._engine.failed("_on_end")
-
-    def _on_end(self) -> None:
-        self.skipped = not self._taken
-        if self._taken and self._looking and not self._known:  # nobody knew which would be the last
-            self._owner.gradients_known()
-        self._owner.step_ended()
+                self._engine.failed("step_ended")
 
     def _on_coming(self, *, begins_anew: bool) -> None:
         self._owner.optimizer_comes(begins_anew=begins_anew)

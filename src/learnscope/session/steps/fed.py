@@ -50,18 +50,22 @@ class FedProbes:
         The same as firing the probe that records them, for what comes at every step: without a moment, and without a
         record until it is written.
         """
-        if self._known != len(self._engine.bound):
-            self._look()
-        bound, engine, started = self._noting, self._engine, time.perf_counter()
-        if bound is None or not logged or engine.passing.sinks or engine.inherited:
+        engine = self._engine
+        try:
+            if self._known != len(engine.bound):
+                self._look()
+            bound, started = self._noting, time.perf_counter()
+            if bound is None or not logged or engine.passing.sinks or engine.inherited:
+                return False
+            if not engine.lines.takes(bound, logged):
+                return False
+            bound.fired += 1
+            bound.last_step = step
+            cost = time.perf_counter() - started
+            engine.keep_noted(Noted(bound, step, self.epoch, time.time(), logged, cost))
+        except Exception:  # noqa: BLE001  (ours, and not the training's)
+            engine.failed("note")
             return False
-        if not engine.lines.takes(bound, logged):
-            return False
-        bound.fired += 1
-        bound.last_step = step
-        cost = time.perf_counter() - started
-        engine.keep_noted(Noted(bound, step, self.epoch, time.time(), logged, cost))
-        engine.budget.charge(bound.label, cost)
         return True
 
     def complete(self, step: int, handed: HandedOver) -> None:

@@ -49,7 +49,10 @@ class Feed:
         if self._step is not None and self._step != step:
             self.flush()
         self._step = step
-        self._take(numbers)
+        if self._logged:
+            self._take(numbers)
+        else:  # as `_take`, without a call at every step
+            self._logged = {name: [value] for name, value in numbers.items()}
 
     def follow_steps(self) -> None:
         """The loop logs after its steps, whatever its first call looks like."""
@@ -159,7 +162,13 @@ def own_numbers(logged: Mapping[str, Any]) -> dict[str, Any]:
     """What a loop logs as numbers and tensors of its own: it may go on adding to its own before they are read."""
     own = {}
     for name, value in logged.items():  # no comprehension: that is a call more, at every step
-        own[name] = _own(value) if isinstance(value, Tensor) else value
+        if not isinstance(value, Tensor):
+            own[name] = value
+        elif value.is_cpu and value.numel() == 1 and value.layout is strided:
+            number = value.item()
+            own[name] = int(number) if number is True or number is False else number
+        else:  # on an accelerator: it is read later, so that nothing waits for it
+            own[name] = value.detach().clone()
     return own
 
 
@@ -181,11 +190,3 @@ def as_number(value: Any) -> float | None:
     if isinstance(value, Tensor):
         return float(value.detach()) if value.is_cpu and value.numel() == 1 and value.layout is strided else None
     return float(value) if isinstance(value, int | float) else None
-
-
-def _own(value: Tensor) -> Any:
-    """A number; a tensor on an accelerator is read later, so that nothing waits for it."""
-    if value.is_cpu and value.numel() == 1 and value.layout is strided:
-        number = value.item()
-        return int(number) if isinstance(number, bool) else number
-    return value.detach().clone()

@@ -70,7 +70,10 @@ class Leaf:
 
 def writes(parameter: Tensor) -> int | None:
     """How often a tensor has been written; None of one that does not count it."""
-    return None if parameter.is_inference() else parameter._version
+    try:
+        return parameter._version
+    except RuntimeError:
+        return None
 
 
 def is_zero(gradient: Tensor) -> bool:
