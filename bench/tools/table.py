@@ -124,7 +124,7 @@ runs (machine A, shared with others: read the parts as shares of one another).
   functions are called instead of 64, which is 2 to 8 µs of 110 (p10; old and new code in turns in one process, on a
   loaded machine) and not to be seen in medians. Tried and left: no hooks on parameters, but one function around the
   call that starts every backward, which compares gradients before and after it. Counts were the same, but its own
-  lines cost about what the hooks do: 5 to 10 µs less at p10, nothing in medians. What no probe is charged for, once
+  lines cost about what the hooks do: −6, −10, +23, −11 µs at p10 in four runs. What no probe is charged for, once
   in a process: objects made while records are written set off a collection of all that the process has imported,
   120 to 290 ms, somewhere in the first 100 steps. The collector is now off while records are written; the objects of
   measurements that wait, and those of the training itself, can still bring it about: 1,000 steps have 5 collections
