@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,10 +39,12 @@ from learnscope.posttrain.planning.depth import (
 )
 from learnscope.posttrain.planning.effort import OneExample, Passes, bit_passes, one_example, robustness_passes
 from learnscope.posttrain.planning.estimate import (
+    BY_METHOD,
     FIXED,
     INTEGER_SECONDS,
     INTEGERS,
     RERUN,
+    ROUNDED,
     estimated,
     seconds_of,
     speeds,
@@ -225,9 +228,15 @@ def test_the_estimate_is_two_timed_passes_times_the_passes_planned() -> None:
     short = REAL.shortened(depth.bits.tokens)
     compared = seconds_of(bit_passes(model, depth.bits.examples, depth.alone), short, depth.bits.examples, speed)
     integers = seconds_of(Passes(plain=INTEGERS), short, 1, speed)
+    weights = sum(parameter.numel() for parameter in model.parameters())
+    rounding = (ROUNDED + 3 * BY_METHOD) * weights / speed["plain"]
     assert planned.seconds["bit_widths"] == pytest.approx(
-        FIXED["bit_widths"] + RERUN * compared + INTEGER_SECONDS + integers
+        FIXED["bit_widths"] + RERUN * compared + INTEGER_SECONDS + integers + rounding
     )
+    fewer = estimated(model, REAL, 64, replace(depth, methods=1), parts, speed, 1, performance=7.0)
+    saved = planned.seconds["bit_widths"] - fewer.seconds["bit_widths"]
+    assert saved == pytest.approx(2 * BY_METHOD * weights / speed["plain"]), "a method that is left out takes no time"
+    assert choose_depth(model, REAL, 64, quick=True).methods == 1
     assert planned.total == sum(planned.seconds.values())
 
 

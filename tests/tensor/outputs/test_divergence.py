@@ -319,6 +319,18 @@ def test_the_fused_pass_against_float64(dtype: torch.dtype, size: float) -> None
 
 
 @pytest.mark.usefixtures("always_fused")
+@pytest.mark.parametrize("size", [1e-3, 0.01, 0.1, 0.3, 3.0])
+def test_every_number_of_terms_and_whether_exponentials_are_kept(size: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    a = 3 * noise(7, 2048).float()
+    b = a + size * (2 * torch.rand(7, 2048, generator=torch.Generator().manual_seed(1)) - 1)
+    found = fused(a, b)
+    monkeypatch.setattr(fused_divergence, "KEPT_EXPONENTIALS", 0)
+    again = fused(a, b)
+    assert torch.equal(found.kl, again.kl)
+    np.testing.assert_allclose(found.kl, compare_logits(a, b).kl, rtol=1e-6)
+
+
+@pytest.mark.usefixtures("always_fused")
 def test_the_fused_pass_is_exact_for_equal_logits() -> None:
     a = 3 * noise(9, 4097).float()
     found = fused(a, a.clone(), torch.zeros(9, dtype=torch.long))

@@ -73,6 +73,8 @@ class Depth:
     """Of the probes of robustness."""
     alone: int = BitFrontier.alone_examples
     """Examples that single units are measured in fewer bits on."""
+    methods: int = len(BitFrontier.methods)
+    """Calibrated methods of rounding that are tried."""
 
     @property
     def robustness(self) -> Passes:
@@ -128,7 +130,7 @@ def choose_depth(
     def attacked(steps: int, transfer_steps: int) -> Depth:
         passes = robustness_passes(steps, transfer_steps, kinds, level.robustness)
         share = affordable("robustness", passes, one, wanted, level.share)
-        return Depth(bits, share, steps, transfer_steps, kinds, level.robustness, level.alone)
+        return Depth(bits, share, steps, transfer_steps, kinds, level.robustness, level.alone, level.methods)
 
     bits = affordable_bits(model, one, given, for_bits, level)
     found = attacked(STEPS, TRANSFER_STEPS)

@@ -31,6 +31,8 @@ INTEGERS, INTEGER_SECONDS = 150.0, 3.0
 least."""
 NOISE = 10_000.0
 """Work of drawing all noise on the weights, for each of them."""
+ROUNDED, BY_METHOD = 10_000.0, 10_000.0
+"""Work of rounding weights to the nearest in all ways that are tried, for each of them, and by a calibrated method."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +104,7 @@ def estimated(
         "bit_widths": (bit_passes(model, depth.bits.examples, depth.alone), depth.bits),
         "robustness": (depth.robustness, depth.attacks),
     }
+    weights = sum(parameter.numel() for parameter in model.parameters())
     forwards, seconds = {}, {}
     for part in parts:
         passes, share = planned[part]
@@ -112,8 +115,9 @@ def estimated(
             took += performance
         if part == "bit_widths":
             took = RERUN * took + INTEGER_SECONDS + seconds_of(Passes(plain=INTEGERS), short, timed, speed)
+            took += (ROUNDED + depth.methods * BY_METHOD) * weights / speed["plain"]
         if part == "robustness":
-            took += NOISE * sum(parameter.numel() for parameter in model.parameters()) / speed["plain"]
+            took += NOISE * weights / speed["plain"]
         seconds[part] = FIXED[part] + took
     return Estimate(forwards, seconds)
 
@@ -131,9 +135,11 @@ def remaining(planned: Mapping[str, float], took: Mapping[str, float]) -> float:
 
 def in_words(seconds: float) -> str:
     """
-    >>> in_words(4.2), in_words(84), in_words(700)
-    ('5 s', '85 s', '12 min')
+    >>> in_words(4.2), in_words(84), in_words(160), in_words(700)
+    ('5 s', '85 s', '2.5 min', '12 min')
     """
     if seconds < 120:
         return f"{max(5, 5 * round(seconds / 5))} s"
+    if seconds < 600:
+        return f"{round(seconds / 30) / 2:g} min"
     return f"{round(seconds / 60)} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

@@ -38,6 +38,11 @@ class Level:
         """Examples that single units are measured on."""
         return int(self.search.get("alone_examples", BitFrontier.alone_examples))
 
+    @property
+    def methods(self) -> int:
+        """Calibrated methods of rounding that are tried."""
+        return len(self.search.get("methods", BitFrontier.methods))
+
 
 LEVELS: Mapping[str, Level] = {
     "quick": Level(
