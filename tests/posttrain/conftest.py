@@ -1,23 +1,12 @@
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from matplotlib.figure import Figure
 
-from learnscope.report import layout
-from learnscope.report.audit import folder
+from unpainted import unpainted_plots
 
 
-def save_unpainted(figure: Figure, path: Path) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(type(figure), "draw", lambda *_: None)
-        layout.save(figure, path)
-
-
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def _unpainted_plots() -> Iterator[None]:
-    """The figures of an audit are made and written here, and not painted, which takes half of a small audit's time.
-    (They are in tests/seeds/ and tests/report/audit/, where somebody looks at them.)"""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(folder, "save", save_unpainted)
+    """Nobody looks at them here; all are painted in tests/seeds/ and tests/report/audit/."""
+    with unpainted_plots():
         yield
