@@ -28,10 +28,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from _pytest.doctest import DoctestModule
 from hypothesis import HealthCheck, settings
 
 import soak
 from forked import run_module
+from short_timing import shorten_timing
 
 # Two workers and the hundreds of processes that tests start import the same files: each would compile them again where
 # the surroundings forbid to keep what was compiled.
@@ -155,6 +157,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for group in groups for item in group]
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file() -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
+    """Doctests are those of the package: to look for some here takes every worker seconds, and imports every helper."""
+    return [found for found in (yield) if not isinstance(found, DoctestModule)]
+
+
 def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()  # what was imported stays: collections need not go through it again and again
@@ -206,6 +214,17 @@ def _forked_passes() -> Iterator[None]:
     forking = SimpleNamespace(run=run_module, TimeoutExpired=memory.subprocess.TimeoutExpired)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(memory, "subprocess", forking)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _short_timing() -> Iterator[None]:
+    """In every process that tests run in. (In tests/model/cost/ the budgets themselves are tested, whole.)"""
+    if torch is None:
+        yield
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        shorten_timing(patch.setattr)
         yield
 
 

@@ -30,21 +30,24 @@ FORKS.set_forkserver_preload(
 
 
 def start_program(
-    program: Path, *arguments: str, folder: Path, out: Path, error: Path, strict: bool = False
+    program: Path, *arguments: str, folder: Path, out: Path, error: Path, strict: bool = False, audits: bool = False
 ) -> ForkServerProcess:
-    """As `python program arguments >out 2>error` in that folder; if `strict`, a warning of a probe is an error."""
-    process = FORKS.Process(target=_run, args=(program, arguments, folder, strict, out, error))
+    """As `python program arguments >out 2>error` in that folder; if `strict`, a warning of a probe is an error.
+
+    One that `audits` times models for less long."""
+    process = FORKS.Process(target=_run, args=(program, arguments, folder, strict, out, error, audits))
     process.start()
     return process
 
 
 def run_program(
-    program: Path, *arguments: str, folder: Path, strict: bool = False, timeout: float = 300
+    program: Path, *arguments: str, folder: Path, strict: bool = False, audits: bool = False, timeout: float = 300
 ) -> CompletedProcess[str]:
     """The same to its end, with what it printed."""
     with tempfile.TemporaryDirectory() as printed:
         out, error = Path(printed, "out"), Path(printed, "error")
-        process = start_program(program, *arguments, folder=folder, out=out, error=error, strict=strict)
+        files = {"out": out, "error": error}
+        process = start_program(program, *arguments, folder=folder, **files, strict=strict, audits=audits)
         process.join(timeout)
         status = process.exitcode
         process.kill()
@@ -98,7 +101,9 @@ def _forking(run: Callable[..., Any]) -> Callable[..., Any]:
     return chosen
 
 
-def _run(program: Path, arguments: tuple[str, ...], folder: Path, strict: bool, out: Path, error: Path) -> None:
+def _run(
+    program: Path, arguments: tuple[str, ...], folder: Path, strict: bool, out: Path, error: Path, audits: bool = False
+) -> None:
     subprocess.run = _forking(subprocess.run)
     os.fsync = lambda _file: None  # it is for power failures, which no test causes, and takes milliseconds each time
     for place, path in ((1, out), (2, error)):
@@ -112,6 +117,10 @@ def _run(program: Path, arguments: tuple[str, ...], folder: Path, strict: bool, 
         import learnscope
 
         warnings.filterwarnings("error", category=learnscope.ProbeWarning)
+    if audits:
+        from short_timing import shorten_timing
+
+        shorten_timing()
     try:
         runpy.run_path(str(program), run_name="__main__")
     finally:

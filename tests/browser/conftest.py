@@ -130,18 +130,35 @@ class Opened:
         assert len([url for url in self.asked if url.startswith("file://")]) == 1
 
 
+@pytest.fixture(scope="session")
+def windows(chromium: Any) -> Iterator[Callable[[str, int], Any]]:
+    """Browser contexts by theme and width: one for each page takes as long as the page itself. No page keeps anything
+    in its browser."""
+    known: dict[tuple[str, int], Any] = {}
+
+    def window(theme: str, width: int) -> Any:
+        if (theme, width) not in known:
+            size = {"width": width, "height": 900}
+            context = chromium.new_context(viewport=size, color_scheme=theme, reduced_motion="reduce")
+            context.set_default_timeout(ENOUGH * 1000)
+            context.new_page()  # stays open, and so does the process that draws the others
+            known[theme, width] = context
+        return known[theme, width]
+
+    yield window
+    for context in known.values():
+        assert context.storage_state() == {"cookies": [], "origins": []}
+        context.close()
+
+
 @pytest.fixture
-def opened(chromium: Any) -> Iterator[Callable[..., Opened]]:
-    contexts: list[Any] = []
+def opened(windows: Callable[[str, int], Any]) -> Iterator[Callable[..., Opened]]:
+    pages: list[Any] = []
 
     def open_page(theme: str = "light", width: int = 1400) -> Opened:
-        context = chromium.new_context(
-            viewport={"width": width, "height": 900}, color_scheme=theme, reduced_motion="reduce"
-        )
-        context.set_default_timeout(ENOUGH * 1000)
-        contexts.append(context)
-        return Opened(context.new_page())
+        pages.append(windows(theme, width).new_page())
+        return Opened(pages[-1])
 
     yield open_page
-    for context in contexts:
-        context.close()
+    for page in pages:
+        page.close()

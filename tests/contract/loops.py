@@ -59,10 +59,10 @@ class Outcome:
 def dataset() -> TensorDataset:
     """Inputs, classes, ids, and an attribute that goes with the class for most."""
     generator = torch.Generator().manual_seed(5)
-    x = torch.randn(96, 10, generator=generator)
+    x = torch.randn(48, 10, generator=generator)
     y = (x[:, 0] > 0).long() + 2 * (x[:, 1] > 0).long()
-    attribute = torch.where(torch.rand(96, generator=generator) < 0.8, y, (y + 1) % 4)
-    return TensorDataset(x, y, torch.arange(96), attribute)
+    attribute = torch.where(torch.rand(48, generator=generator) < 0.8, y, (y + 1) % 4)
+    return TensorDataset(x, y, torch.arange(48), attribute)
 
 
 def outcome(model: nn.Module, losses: list[Tensor], w: ls.Watch | None) -> Outcome:
@@ -109,7 +109,7 @@ def run_loop(
         model = torch.compile(model, backend=compiler)  # type: ignore[assignment]
     opt = optimizer(model.parameters())
     data = dataset()
-    loader = DataLoader(data, batch_size=16, shuffle=True, generator=torch.Generator().manual_seed(3))
+    loader = DataLoader(data, batch_size=8, shuffle=True, generator=torch.Generator().manual_seed(3))
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=3) if half else None
     w = None
     if probes is not None:
@@ -182,7 +182,7 @@ def run_pending(probes: Probes) -> Outcome:
         w = ls.watch(both, first, probes=probes, holdout=data, train=data, test=data, task=task, strict=True)
     losses = []
     for step in range(STEPS):
-        x, y, ids, attribute = batch = tuple(t[step * 8 : step * 8 + 8] for t in data.tensors)
+        x, y, ids, attribute = batch = tuple(t[step * 6 : step * 6 + 6] for t in data.tensors)
         pending = F.cross_entropy(other(x), y % 2)
         logits = model(x)
         loss = F.cross_entropy(logits, y)

@@ -78,8 +78,8 @@ def tokens() -> ls.Run:
     """A language model: perplexities, attacks on its embeddings, sensitivities of its blocks."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    model = GPT2LMHeadModel(GPT2Config(vocab_size=40, n_positions=16, n_embd=16, n_layer=2, n_head=2))
-    ids = torch.randint(1, 40, (3, 4, 12), generator=torch.Generator().manual_seed(0))
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=40, n_positions=16, n_embd=16, n_layer=1, n_head=2))
+    ids = torch.randint(1, 40, (3, 4, 8), generator=torch.Generator().manual_seed(0))
     batches = [{"input_ids": rows, "labels": rows} for rows in ids]
     others = {"examples", "train_data", "test_data"}
     names = [name for name in packaged(adapters=False) if not getattr(ls, name).needs & others]
@@ -181,16 +181,20 @@ def replayed() -> ls.Run:
 
 
 def loops() -> dict[str, Callable[[], ls.Run]]:
+    others = packaged(adapters=False)
+    whole_batches = [name for name in others if "micro_batches" not in getattr(ls, name).needs | getattr(ls, name).uses]
     found: dict[str, Callable[[], ls.Run]] = {
         "adamw": partial(in_a_loop, run_loop, clip=0.5),
         "sgd": partial(in_a_loop, run_loop, optimizer=lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9)),
-        "micro-batches": partial(in_a_loop, run_loop, accumulate=3, sizes=True),
+        "micro-batches": partial(in_a_loop, run_loop, *whole_batches, accumulate=3, sizes=True),
+        "micro-batches and all probes": partial(in_a_loop, run_loop, accumulate=3, sizes=True),
         "micro-batches of unknown size": partial(in_a_loop, run_loop, accumulate=2),
         "backward pending": partial(in_a_loop, run_pending),
         "NaN gradients": lambda: in_a_loop(run_loop, *AFTER_NAN, nan_at=STEPS - 1),
         "half precision": partial(in_a_loop, run_loop, change=half_precision),
         "lora": partial(in_a_loop, run_loop, adapters=True, change=lora()),
-        "dora": partial(in_a_loop, run_loop, adapters=True, change=lora(use_dora=True)),
+        "dora": partial(in_a_loop, run_loop, *others, adapters=True, change=lora(use_dora=True)),
+        "dora and all probes": partial(in_a_loop, run_loop, adapters=True, change=lora(use_dora=True)),
         "tokens": tokens,
         "padded": padded,
         "numbers": numbers,
@@ -201,13 +205,15 @@ def loops() -> dict[str, Callable[[], ls.Run]]:
         "replayed": replayed,
     }
     for family, configuration in adapter_configurations().items():
-        others = packaged(adapters=False)
         change = with_adapters(configuration)
         found[family] = partial(in_a_loop, run_loop, *others, adapters=True, change=change)
     return found
 
 
-ALIKE = ("sgd", "micro-batches of unknown size", "backward pending", "half precision", "lora")
+ALIKE = (
+    "sgd", "micro-batches of unknown size", "micro-batches and all probes", "backward pending", "half precision",
+    "lora", "dora and all probes",
+)  # fmt: skip
 """Loops in which nothing is emitted that no other emits: they are left to the soak."""
 AFTER_NAN = ("LossLandscape", "Attacks", "BitRobustness", "BitFrontier", "BitOptimum")
 """They refuse to measure a model whose weights are NaN."""
@@ -287,9 +293,10 @@ SOURCE = Path(ls.__file__).parent
 
 def test_every_quantity_that_is_read_is_declared() -> None:
     """`series(run, Loss.loss)`, not `series(run, "Loss", "loss")`: a name in quotes may be misspelt."""
-    quoted = []
+    quoted, called = [], re.compile(rf"\b({'|'.join(READERS)})\(")
     for path in sorted(SOURCE.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        text = path.read_text(encoding="utf-8")
+        for node in ast.walk(ast.parse(text)) if called.search(text) else ():  # most call none of them
             if not isinstance(node, ast.Call):
                 continue
             function = node.func

@@ -26,6 +26,7 @@ from learnscope.cli.audit import main
 from learnscope.posttrain import ModelAnalyzer
 from learnscope.report.audit.folder import SECTIONS
 from seeds.room import Names, Room
+from unpainted import unpainted_plots
 
 ROOT = Path(__file__).parents[2]
 METRICS = ("loss", "perplexity", "accuracy")
@@ -117,7 +118,8 @@ def the_basic_command(block: str, room: Room) -> None:
     words = shlex.split(second)
     assert words[:2] == ["python", "analyze_model.py"]
     put(room.folder / "path" / "to")
-    result = run_program(ROOT / words[1], *words[2:], "--examples", "6", "--length", "24", folder=room.folder)
+    fewer = ("--examples", "6", "--length", "24")
+    result = run_program(ROOT / words[1], *words[2:], *fewer, folder=room.folder, audits=True)
     assert result.returncode == 0, result.stderr
     body = assert_report(room.folder / "results")
     assert body["performance"]
@@ -203,7 +205,8 @@ def custom_configurations(_room: Room) -> Iterator[Names]:
 @contextmanager
 def only_two_of_three(room: Room) -> Iterator[Names]:
     names: Names = {"analyzer": analyzer(), "data_loader": loader()}
-    yield names
+    with unpainted_plots():  # they are painted for the whole report
+        yield names
     assert names["performance_only"]["basic_metrics"]["loss"] > 0
     assert_report(room.folder / "results", without=("robustness",))
     assert "robustness" in (room.folder / "results" / "summary_report.md").read_text().lower()
@@ -213,7 +216,8 @@ def only_two_of_three(room: Room) -> Iterator[Names]:
 def three_models(room: Room) -> Iterator[Names]:
     for name in ("model1.pt", "model2.pt", "model3.pt"):
         put(room.folder, name)
-    yield {"ModelAnalyzer": ModelAnalyzer, "data_loader": loader()}
+    with unpainted_plots():
+        yield {"ModelAnalyzer": ModelAnalyzer, "data_loader": loader()}
     for name in ("model1.pt", "model2.pt", "model3.pt"):
         body = assert_report(room.folder / "results" / name, without=("bit_widths", "robustness"))
         assert body["name"] == name
