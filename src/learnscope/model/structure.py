@@ -37,14 +37,14 @@ class Structure:
         # most are empty, and whether one of them still is takes less time than its length
         self._empty, self._filled = [table for table in tables if not table], list(filter(None, tables))
         self._sizes = list(map(len, self._filled))
-        self._values = [table.values() for table in self._filled]  # views, which see what changes
-        self._names, self._objects = (list(chain.from_iterable(of)) for of in (self._filled, self._values))
+        self._names = list(chain.from_iterable(self._filled))
+        self._objects = list(chain.from_iterable(map(dict.values, self._filled)))
 
     def holds(self) -> bool:
         """Whether every module has the same children and parameters, by the same names, as then."""
         return (
             not any(self._empty)
             and list(map(len, self._filled)) == self._sizes
-            and all(map(is_, chain.from_iterable(self._values), self._objects))
+            and all(map(is_, chain.from_iterable(map(dict.values, self._filled)), self._objects))
             and list(chain.from_iterable(self._filled)) == self._names
         )

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 
 from learnscope.core.probe import ProbeWarning
-from learnscope.model.cost.timing import no_collection
+from learnscope.model.collector import no_collection
 from learnscope.record import SKIPPED, Record, nonfinite
 from learnscope.session.telling.passing import Passing
 from learnscope.store.backend import WRITE_ERRORS, Backend, LinesLost

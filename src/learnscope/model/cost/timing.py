@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import math
 import statistics
 import time
@@ -13,6 +12,8 @@ from functools import partial
 from typing import TypeVar
 
 import torch
+
+from learnscope.model.collector import no_collection
 
 WINDOW = 3
 """Samples of a rolling median; two windows that agree within `FLAT` are flat."""
@@ -160,18 +161,6 @@ def take_pairs(
                 ratios[key].base.append(mine)
             left = [key for key in left if not is_done(ratios[key], others[key].seconds)]
     return ratios
-
-
-@contextmanager
-def no_collection() -> Iterator[None]:
-    """The garbage collector is off meanwhile."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def _is_done(samples: Sequence[float], spent: float, budget: float, repeats: int) -> bool:
