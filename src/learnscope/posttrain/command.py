@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from learnscope.comparison import compare
+from learnscope.model.cost.freed_memory import freed_memory_kept
 from learnscope.posttrain.analyzer import PARTS, ModelAnalyzer, checked_device, with_thresholds
 from learnscope.posttrain.builtin import make_builtin
 from learnscope.posttrain.encoders import NO_ROBUSTNESS
@@ -223,10 +224,12 @@ def _audit_one(
             asked = bit_options(replace(options, export=None))
             if options.export is not None and given != asked:
                 say(f"{analyzer.name}: {kept_to(options.export, options.export_format, given, asked)}")
-            analyzer.analyze_bit_widths(data, **given)
+            with freed_memory_kept():
+                analyzer.analyze_bit_widths(data, **given)
             analyzer.bit_width_analyzer.save_sensitivity(folder / SENSITIVITY)
         else:
-            analyzer.analyze_robustness(data)
+            with freed_memory_kept():
+                analyzer.analyze_robustness(data)
         took[part] = time.monotonic() - started
     beside.measure(analyzer, data)
     analyzer.generate_comprehensive_report(folder, thresholds=options.thresholds, target_device=options.target_device)

@@ -1,0 +1,42 @@
+"""Memory that is freed stays with the process, for a while."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = """
+import resource
+from pathlib import Path
+import torch
+from learnscope.model.cost.freed_memory import freed_memory_kept
+
+def passes():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(8):
+        torch.ones(2**24)  # 64 MB
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+def resident():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+passes()
+usual = passes()
+with freed_memory_kept():
+    passes()
+    kept, held = passes(), resident()
+passes()
+print(usual, kept, held, resident(), passes())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux" or not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="without glibc")
+def test_pages_are_taken_once_and_handed_back_at_the_end() -> None:
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
+    usual, kept, held, afterwards, usual_again = map(int, done.stdout.split())
+    assert kept < usual / 4
+    assert usual_again > usual / 2
+    assert afterwards < held - 2**25
