@@ -109,10 +109,10 @@ runs (machine A, shared with others: read the parts as shares of one another).
 - **Default audit of a Llama of 15 M**, by a profile on a loaded machine (shares of 217 s): products of matrices 36 %,
   most of them with the head of 32,000 tokens; comparing outputs 8 (14 before sums of 128 entries were taken in float32
   and exponentials of the reference kept); rounding weights by GPTQ and AWQ 10; importing and loading 9, figures and
-  report 8. The logits of a pass are 115 MB, whose pages are taken anew each time: a tenth of an audit is the system's
-  time. Tried and left out: to let glibc keep what is freed (190 s beside 210, one run each at the same time, but up to
-  three quarters more memory for a repeated product, as freed blocks are a few bytes too short for the next aligned
-  one), and torch's large pages (a fifth less for a repeated product, nothing that could be seen of an audit).
+  report 8. The logits of a pass are 115 MB, whose pages were taken anew each time, a tenth of an audit. glibc now keeps
+  what is freed while bits and robustness are examined: 146 s beside 188, one run each with the other core busy; the
+  most memory of a quick audit is 1,212 MB beside 1,239. Not kept: torch's large pages (a fifth less for a repeated
+  product, nothing that could be seen of an audit).
 - **A step of a tiny MLP**, on a loaded machine: read the parts as shares. A step at which nothing is due took 190 µs,
   of which what the loop logs was half: a moment, a firing, a measurement and a record for one number. It is kept as it
   is now, and its line is filled into a form when 50 of them are written: logging 15 µs, keeping the number 15
