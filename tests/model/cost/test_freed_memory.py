@@ -28,15 +28,13 @@ usual = passes()
 with freed_memory_kept():
     passes()
     kept, held = passes(), resident()
-passes()
-print(usual, kept, held, resident(), passes())
+print(usual, kept, held, resident())
 """
 
 
 @pytest.mark.skipif(sys.platform != "linux" or not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="without glibc")
 def test_pages_are_taken_once_and_handed_back_at_the_end() -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
-    usual, kept, held, afterwards, usual_again = map(int, done.stdout.split())
+    usual, kept, held, afterwards = map(int, done.stdout.split())
     assert kept < usual / 4
-    assert usual_again > usual / 2
     assert afterwards < held - 2**25
