@@ -157,7 +157,7 @@ def test_a_large_model_gives_up_tokens_then_steps_then_examples() -> None:
     model = gpt2()
     depth = choose_depth(model, REAL, 64)
     for share, passes, part in (
-        (depth.bits, bit_passes(model, depth.bits.examples, depth.alone), "bit_widths"),
+        (depth.bits, bit_passes(model, depth.bits.examples, depth.alone, depth.bits.searched), "bit_widths"),
         (depth.attacks, robustness_passes(depth.steps, depth.transfer_steps), "robustness"),
     ):
         # examples go only when tokens cannot
@@ -178,13 +178,22 @@ def test_a_large_model_gives_up_tokens_then_steps_then_examples() -> None:
 
 
 def test_more_examples_make_up_for_tokens_that_bits_give_up() -> None:
-    """Of 128 tokens, 56 examples of 32 are judged, rather than 32 of 64: intervals are over examples."""
+    """Of 128 tokens, 64 examples of 32 are examined, 48 of them to judge on, rather than 32 of 64 and 16 of them."""
     model, level = gpt2(), LEVELS["default"]
+
+    def work(one: OneExample, share: Share) -> float:
+        passes = bit_passes(model, share.examples, level.alone, share.searched, level.judged)
+        return share.examples * passes.work(one.shortened(share.tokens))
+
     one = OneExample(1e9, 0, 128)
-    fits = WORK["bit_widths"] / (MADE_UP * bit_passes(model, MADE_UP, level.alone).work(one.shortened(32)))
+    fits = WORK["bit_widths"] / work(one, Share(MADE_UP, 32, level.searched))
     one = OneExample(0.9 * fits * 1e9, 0, 128)
-    assert choose_depth(model, one, 256).bits == choose_depth(model, one, 64).bits == Share(MADE_UP, 32)
-    assert choose_depth(model, one, 40).bits == Share(WANTED, 32), "a few more are not worth the work"
+    chosen = Share(MADE_UP, 32, level.searched)
+    assert choose_depth(model, one, 256).bits == choose_depth(model, one, 64).bits == chosen
+    assert work(one, chosen) <= WORK["bit_widths"] < work(one, replace(chosen, tokens=48)), "as long as can be"
+    fewer = choose_depth(model, one, 40).bits
+    assert (fewer.examples, fewer.searched) == (40, 10), "a quarter of them is searched on"
+    assert work(one, fewer) <= WORK["bit_widths"] < work(one, replace(fewer, tokens=fewer.tokens * 4 // 3))
     whole = OneExample(one.operations / 100, 0, 128)
     assert choose_depth(model, whole, 256).bits == Share(WANTED), "nothing is given up, and so many are enough"
     large = OneExample(4 * one.operations, 0, 128)
@@ -226,7 +235,8 @@ def test_the_estimate_is_two_timed_passes_times_the_passes_planned() -> None:
     assert planned.forwards["performance"] == 64
     assert planned.seconds["performance"] == pytest.approx(FIXED["performance"] + 64 / 4 * 2.0 + 7.0)
     short = REAL.shortened(depth.bits.tokens)
-    compared = seconds_of(bit_passes(model, depth.bits.examples, depth.alone), short, depth.bits.examples, speed)
+    passes = bit_passes(model, depth.bits.examples, depth.alone, depth.bits.searched)
+    compared = seconds_of(passes, short, depth.bits.examples, speed)
     integers = seconds_of(Passes(plain=INTEGERS), short, 1, speed)
     weights = sum(parameter.numel() for parameter in model.parameters())
     rounding = (ROUNDED + 3 * BY_METHOD) * weights / speed["plain"]
@@ -263,11 +273,11 @@ def test_the_estimate_stands_before_the_first_part_also_when_redirected(
     assert re.search(r"part 1 of 1, about \d+ s left", lines[started])
 
 
-def test_a_quick_audit_has_a_fifth_of_the_work() -> None:
-    model = gpt2()
+def test_a_quick_audit_has_its_share_of_the_work() -> None:
+    model, level = gpt2(), LEVELS["quick"]
     quick, usual = choose_depth(model, REAL, 64, quick=True), choose_depth(model, REAL, 64)
     for part, passes in (
-        ("bits", lambda depth: bit_passes(model, depth.bits.examples, depth.alone)),
+        ("bits", lambda depth: depth.bit_passes(model)),
         ("attacks", lambda depth: depth.robustness),
     ):
         work = [getattr(depth, part).examples * passes(depth).work(REAL.shortened(getattr(depth, part).tokens))
@@ -276,14 +286,14 @@ def test_a_quick_audit_has_a_fifth_of_the_work() -> None:
     # a tenth of it needs neither the fewest examples nor, in full, the shortest ones
     tenth = OneExample(REAL.operations / 10, REAL.outputs // 10, 64)
     quick, usual = (choose_depth(model, tenth, 64, quick=quick, for_bits=64) for quick in (True, False))
-    for name, share, passes in (
-        ("bit_widths", "bits", lambda depth: bit_passes(model, 64, depth.alone)),
-        ("robustness", "attacks", lambda depth: depth.robustness),
+    for name, share, most, passes in (
+        ("bit_widths", "bits", level.bits, lambda depth: depth.bit_passes(model)),
+        ("robustness", "attacks", level.share, lambda depth: depth.robustness),
     ):
         small, large = (getattr(depth, share).examples
                         * passes(depth).work(tenth.shortened(getattr(depth, share).tokens or 64))
                         for depth in (quick, usual))  # fmt: skip
-        assert small <= LEVELS["quick"].share * WORK[name] < large <= WORK[name]
+        assert small <= most * WORK[name] < large <= WORK[name]
     assert quick.steps == usual.steps == 5
     assert choose_depth(model, one_example(model, TASK, tokens(1, 8)), 64, quick=True).steps == 5
     assert choose_depth(model, one_example(model, TASK, tokens(1, 8)), 64, for_bits=64).bits == Share(64)
@@ -305,24 +315,24 @@ def test_what_is_left_out_is_said_everywhere(
     command = ["audit", "--model_path", str(tmp_path / "m"), "--output_dir", str(tmp_path / "out"), "--length", "48"]
     assert main([*command, "--examples", "20", "--parts", "bit_widths", "robustness"]) == 0
     printed = capsys.readouterr().out
-    bits = "17 of 20 examples, the first 24 of 48 tokens of each"
+    bits, robustness = "the first 18 of 48 tokens of each", "17 of 20 examples, the first 24 of 48 tokens of each"
     assert f"m: bit widths: {bits}\n" in printed
-    assert f"m: robustness: {bits}, attacks of 5 steps, not 10\n" in printed
+    assert f"m: robustness: {robustness}, attacks of 5 steps, not 10\n" in printed
     assert "m: --thorough leaves none of that out, and takes about" in printed
     body = json.loads((tmp_path / "out" / "analysis_results.json").read_text())
     assert body["about"]["reduced"]["bit_widths"] == bits
     notes = body["bit_widths"]["sensitivity"]["notes"]
-    assert (notes["examples"], notes["examples_given"], notes["reduced"]) == (16, 20, bits)
-    assert notes["positions"] == 16 * 23
+    assert (notes["examples"], notes["examples_given"], notes["reduced"]) == (12, 20, bits)
+    assert notes["positions"] == 12 * 17
     attacks = body["robustness"]["attacks"]
-    assert attacks["notes"]["reduced"].startswith(bits)
+    assert attacks["notes"]["reduced"].startswith(robustness)
     assert {row["labels"].get("steps") for row in attacks["rows"] if row["scope"] == "pgd"} == {1, 5}
     summary = (tmp_path / "out" / "summary_report.md").read_text()
-    assert summary.count(f"o save time: {bits}") == 2
+    assert [summary.count(f"o save time: {each}") for each in (bits, robustness)] == [1, 1]
     assert "| 17 of 20 |" in summary
     assert "on 17 of 20 examples" in (tmp_path / "out" / "insights.md").read_text()
-    assert re.search(r"searched on [89] and judged on [89] other examples of 20", " ".join(printed.split()))
-    assert body["bit_widths"]["exported"]["notes"]["reduced"] == "timed on one example of 24 tokens"
+    assert re.search(r"searched on 5 and judged on 15 other examples", " ".join(printed.split()))
+    assert body["bit_widths"]["exported"]["notes"]["reduced"] == "timed on one example of 18 tokens"
 
 
 def test_damages_of_one_half_from_the_sums_of_all_are_those_of_running_it() -> None:

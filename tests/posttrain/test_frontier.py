@@ -74,7 +74,7 @@ def test_the_advice_is_smaller_and_better_than_what_was_advised_before(found: Fo
     assert new["packed_bytes"] <= 0.6 * old["packed_bytes"]
     assert new["kl"] <= old["kl"]
     assert new["change_high"] <= 0.01
-    assert new["change_low"] <= 0, "no loss that is more than chance"
+    assert new["change_low"] <= 0.001, "no loss that is more than chance and a tenth of what is accepted"
     assert new["kl_high"] <= 2 * 0.01**2, "and outputs that differ by 1 % at most"
     within = told["choices"]["within"]
     assert within["bytes"] <= told["choices"]["indistinguishable"]["bytes"]

@@ -116,7 +116,8 @@ class ModelAnalyzer:
         data = self.planner.fixed(self.data(data_loader))
         share = self.planner.depth(data).bits
         level = self.planner.level
-        options = {"examples": share.examples, **level.search, **options}
+        few = {"search_examples": share.searched} if share.searched else {}
+        options = {"examples": share.examples, **few, **level.search, **options}
         part = self.planner.part("bit_widths", data, share, options)
         timed = self.planner.timed(data, part, share)
         self.results["bit_widths"] = self.bit_width_analyzer.analyze(

@@ -132,8 +132,8 @@ class BitWidthAnalyzer:
         record = self.session.measure(BitFrontier(max_bytes=max_bytes, max_kl=max_kl, **options), data_loader)
         names = (
             "verdict", "recommended_name", "recommended", "recommended_scheme", "choices", "allowed", "held_out",
-            "held_out_reason", "left_out", "dropped", "same", "no_intervals", "search_examples", "held_out_examples",
-            "alone_examples", "embeddings",
+            "held_out_reason", "left_out", "dropped", "far", "same", "no_intervals", "search_examples",
+            "held_out_examples", "alone_examples", "embeddings",
         )  # fmt: skip
         return {
             **{name: record.notes[name] for name in names if name in record.notes},

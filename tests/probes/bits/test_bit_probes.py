@@ -13,7 +13,7 @@ import torch
 from scipy.special import log_softmax, rel_entr, softmax
 from torch import Tensor, nn
 
-from learnscope.model.outputs.scores import halves
+from learnscope.model.outputs.halves import halves
 from learnscope.model.outputs.suffix import Suffix
 from learnscope.posttrain.session import AuditSession
 from learnscope.probes.bits.bit_optimum import BitOptimum

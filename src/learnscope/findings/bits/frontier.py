@@ -140,7 +140,7 @@ def searched(part: Frontier) -> str:
         where = f"searched and judged on the same {count(judged, 'example')}, for there are no others"
     alone = notes.get("alone_examples")
     few = f", single units on {alone:,} of them" if alone is not None and alone < on else ""
-    tried = len(part.items) + len(notes.get("dropped") or {})
+    tried = len(part.items) + len(notes.get("dropped") or {}) + len(notes.get("far") or ())
     return f"{tried} configurations {where}{few}"
 
 

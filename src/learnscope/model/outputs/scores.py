@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from learnscope.intervals import MeanInterval, ratio_interval
 from learnscope.model.bits.quantise import is_switchable
-from learnscope.model.data import cut, joined
+from learnscope.model.data import joined
 from learnscope.model.guard import guard
 from learnscope.model.outputs.evaluate import model_device
 from learnscope.model.outputs.outcomes import exact_losses, is_cross_entropy, predicts_tokens, with_target
@@ -23,7 +23,6 @@ from learnscope.model.outputs.repeated import Change, NotTogether
 from learnscope.model.outputs.suffix import Suffix
 from learnscope.model.weights.swap import named_parameters, swapped
 from learnscope.task import Positions, Task, correct
-from learnscope.task.batches import ID_KEYS, first_of
 from learnscope.tensor.outputs.divergence import Comparison, far_quantile, reference_rows, summarise
 
 SWITCHABLE = "the model sets its own precision, in ways that are not known"
@@ -204,45 +203,6 @@ def interval(scores: Mapping[str, Any], name: str, less: Mapping[str, Any] | Non
     return ratio_interval(values, scores["sums"]["positions"])
 
 
-def sides(task: Task, batches: Sequence[Any], counts: Sequence[int] | None = None) -> list[list[int | None]]:
-    """For each example of each batch, the half that it belongs to, alternately 0 and 1.
-
-    Examples with the same id (parts of one document) go to the same half. If the task has its own `take()`, whole
-    batches alternate. Examples without a position that counts are in neither half: None.
-    """
-    side_of: dict[Any, int] = {}
-    whole_batches = type(task).take is not Task.take
-    found: list[list[int | None]] = []
-    number = start = 0
-    for batch in batches:
-        size = task.size(batch)
-        positions = [1] * max(size, 1) if counts is None else counts[start : start + size]
-        start += size
-        ids = None if whole_batches else _documents(task, batch)
-        of_batch: list[int | None] = []
-        for place in range(1 if whole_batches else size):
-            side = None
-            if any(positions) if whole_batches else positions[place]:
-                document = ("number", number) if ids is None else ("id", ids[place])
-                side = side_of.setdefault(document, len(side_of) % 2)
-                number += 1
-            of_batch.append(side)
-        found.append(of_batch * size if whole_batches else of_batch)
-    return found
-
-
-def halves(task: Task, batches: Sequence[Any], counts: Sequence[int] | None = None) -> tuple[list[Any], list[Any]]:
-    """The examples of the two `sides`: one to search on, one that the search has not seen."""
-    both: tuple[list[Any], list[Any]] = ([], [])
-    whole_batches = type(task).take is not Task.take
-    for batch, of_batch in zip(batches, sides(task, batches, counts), strict=True):
-        for number, half in enumerate(both):
-            places = [place for place, side in enumerate(of_batch) if side == number]
-            part = [cut(task, batch, place, place + 1) for place in places if not whole_batches]
-            half.extend(joined(task, part) if not whole_batches else [batch] * bool(places))
-    return both
-
-
 def on_part(scores: Mapping[str, Any], places: Sequence[int]) -> dict[str, Any]:
     """The means and sums of the examples at these places, from the sums of all: what running them alone would give.
 
@@ -256,13 +216,3 @@ def on_part(scores: Mapping[str, Any], places: Sequence[int]) -> dict[str, Any]:
     means["accuracy"] = means.pop("right", None)
     kinds = {name: scores[name] for name in ("regression", "single", "tokens", "rerun") if name in scores}
     return {**kinds, **means, "positions": int(positions), "sums": sums}
-
-
-def _documents(task: Task, batch: Any) -> list[Any] | None:
-    """The id of each example's document: numbers, or names."""
-    try:
-        ids = task.ids(batch)
-    except TypeError:  # names, which the task cannot turn into numbers
-        names = first_of(batch, ID_KEYS)
-        return [str(name) for name in names] if len(names) == task.size(batch) else None
-    return None if ids is None else [int(number) for number in ids.tolist()]

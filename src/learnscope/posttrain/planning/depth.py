@@ -6,7 +6,7 @@ was computed before is found again. Tokens are given up before examples, since i
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +19,7 @@ from learnscope.posttrain.data import Batches
 from learnscope.posttrain.planning.effort import OneExample, Passes, bit_passes, robustness_passes
 from learnscope.posttrain.planning.levels import LEVELS, Level
 from learnscope.probes.bits.bit_frontier import BitFrontier
+from learnscope.probes.bits.trials import Judged
 from learnscope.task import IGNORE, Task
 
 EXAMPLES, LENGTH = 256, 128
@@ -34,9 +35,9 @@ LEAST_READ = 32
 FEWEST = {"bit_widths": 32, "robustness": 8}
 """Those that a part is examined on, however large the model is: 16 to judge bits on have an interval worth the name."""
 SHORTEST = 16
-MADE_UP = 56
-"""Examples that bits are examined on where tokens are given up: more of them make up for a part of what is lost."""
-WORK = {"performance": 0.3e12, "bit_widths": 1.6e12, "robustness": 1.0e12}
+MADE_UP = 64
+"""Examples that bits are examined on where tokens are given up: more of them make up for what is lost."""
+WORK = {"performance": 0.3e12, "bit_widths": 2.5e12, "robustness": 1.0e12}
 """Multiply-adds that each part may take: little more than a minute in all of two cores."""
 STEPS, TRANSFER_STEPS = 10, 5
 FEWER_STEPS, FEWER_TRANSFER_STEPS = 5, 3
@@ -48,6 +49,8 @@ class Share:
 
     examples: int
     tokens: int = 0
+    searched: int = 0
+    """Of the examples that bits are examined on, those to search on; 0: half of them."""
 
     def words(self, given: int, length: int, *, steps: int = STEPS, wanted: int = WANTED) -> str:
         """What is used of these data and of the steps of an attack, where that is less than is wanted."""
@@ -74,6 +77,12 @@ class Depth:
     """Examples that single units are measured in fewer bits on."""
     methods: int = len(BitFrontier.methods)
     """Calibrated methods of rounding that are tried."""
+    judged: Judged = "all"
+    """Which configurations of bits are judged."""
+
+    def bit_passes(self, model: nn.Module) -> Passes:
+        """How often the search over bit widths runs an example."""
+        return bit_passes(model, self.bits.examples, self.alone, self.bits.searched, self.judged)
 
     @property
     def robustness(self) -> Passes:
@@ -81,11 +90,9 @@ class Depth:
         return robustness_passes(self.steps, self.transfer_steps, self.kinds, self.options)
 
 
-def affordable(
-    part: str, passes: Passes, one: OneExample, wanted: int, share: float = 1.0, enough: int | None = None
-) -> Share:
+def affordable(part: str, passes: Passes, one: OneExample, wanted: int, share: float = 1.0) -> Share:
     """As many examples as are wanted if the work allows it; else fewer tokens of each, then fewer examples."""
-    tokens, enough = one.tokens, ENOUGH[part] if enough is None else enough
+    tokens, enough = one.tokens, ENOUGH[part]
     while True:
         short = one.shortened(tokens)
         count = min(wanted, int(share * WORK[part] / max(passes.work(short), 1.0)))
@@ -95,19 +102,39 @@ def affordable(
 
 
 def affordable_bits(model: nn.Module, one: OneExample, given: int, wanted: int, level: Level) -> Share:
-    """What bits are examined on: where tokens have to be given up, more examples make up for it if the work allows."""
-    found = affordable("bit_widths", bit_passes(model, wanted, level.alone), one, wanted, level.share)
+    """What bits are examined on: where tokens have to be given up, more examples make up for it if the work allows.
+
+    Then most of them are judged on, since intervals are as narrow as the tokens judged on are many, and the search does
+    with few.
+    """
+    passes = bit_passes(model, wanted, level.alone, judged=level.judged)
+    found = affordable("bit_widths", passes, one, wanted, level.bits)
     more = min(MADE_UP, given)
-    if not found.tokens or more < 1.5 * found.examples:  # a few more are not worth shorter ones
+    searched = min(level.searched, more // 4)
+    if not found.tokens or not searched:
         return found
-    passes = bit_passes(model, more, level.alone)
-    other = affordable("bit_widths", passes, one, more, level.share, enough=more)
-    return other if other.examples == more else found
+    passes = bit_passes(model, more, level.alone, searched, level.judged)
+    for tokens in _lengths(one.tokens):
+        if more * passes.work(one.shortened(tokens)) <= level.bits * WORK["bit_widths"]:
+            return Share(more, tokens, searched)
+    return found
+
+
+def _lengths(tokens: int) -> Iterator[int]:
+    """Of examples that are cut, from long to short.
+
+    >>> list(_lengths(128))
+    [96, 64, 48, 32, 24, 16]
+    """
+    while tokens > SHORTEST:
+        for length in (3 * tokens // 4, tokens // 2):
+            yield max(SHORTEST, length)
+        tokens //= 2
 
 
 def examples_of_text(one: OneExample, *, sampled: bool = False, quick: bool = False) -> int:
     """How many examples are read, or sampled: every one is run once, and sampling takes as long as another pass."""
-    share, passes = LEVELS["quick" if quick else "default"].share, Passes(plain=2 if sampled else 1)
+    share, passes = LEVELS["quick" if quick else "default"].read, Passes(plain=2 if sampled else 1)
     count = int(share * WORK["performance"] / max(passes.work(one), 1.0))
     return max(LEAST_READ, min(EXAMPLES, count - count % 8))
 
@@ -129,7 +156,9 @@ def choose_depth(
     def attacked(steps: int, transfer_steps: int) -> Depth:
         passes = robustness_passes(steps, transfer_steps, kinds, level.robustness)
         share = affordable("robustness", passes, one, wanted, level.share)
-        return Depth(bits, share, steps, transfer_steps, kinds, level.robustness, level.alone, level.methods)
+        return Depth(
+            bits, share, steps, transfer_steps, kinds, level.robustness, level.alone, level.methods, level.judged
+        )
 
     bits = affordable_bits(model, one, given, for_bits, level)
     found = attacked(STEPS, TRANSFER_STEPS)

@@ -16,6 +16,7 @@ from learnscope.model.guard import guard
 from learnscope.model.outputs.evaluate import model_device
 from learnscope.model.robustness.prompts import TEXT_KINDS, TOKEN_KINDS
 from learnscope.probes.bits.bit_frontier import ALONE, BitFrontier
+from learnscope.probes.bits.trials import Judged
 from learnscope.probes.robustness.attacks import EPSILONS, Attacks
 from learnscope.probes.robustness.bit_robustness import BitRobustness
 from learnscope.probes.robustness.input_perturbation import InputPerturbation
@@ -23,8 +24,9 @@ from learnscope.probes.robustness.noise_robustness import NoiseRobustness
 from learnscope.probes.robustness.prompt_perturbation import PromptPerturbation
 from learnscope.task import Task
 
-SEARCHED, JUDGED = 30, 22
-"""Configurations that the search over bit widths tries on one half of the examples, and judges on the other, about."""
+SEARCHED = 30
+JUDGED: Mapping[Judged, int] = {"all": 28, "frontier": 9}
+"""Configurations that the search over bit widths tries on one part of the examples, and judges on the other, about."""
 PER_OUTPUT = {"plain": 50.0, "compared": 150.0, "gradient": 100.0}
 """Multiply-adds of a matrix product that take as long as what is done with one of the outputs in a pass."""
 
@@ -85,15 +87,19 @@ def one_example(model: nn.Module, task: Task, batch: Any) -> OneExample:
     return OneExample(float(operations), call.logits.numel(), tokens)
 
 
-def bit_passes(model: nn.Module, examples: int = 0, alone: int = BitFrontier.alone_examples) -> Passes:
-    """Of one of so many examples, by sensitivities, of the first `alone` of them, and by the search, a half after the
-    other."""
+def bit_passes(
+    model: nn.Module, examples: int = 0, alone: int = BitFrontier.alone_examples, searched: int = 0,
+    judged: Judged = "all",
+) -> Passes:  # fmt: skip
+    """Of one of so many examples, by sensitivities, of the first `alone` of them, by the search, on so many of them (0:
+    half), and by what is judged on the others."""
     try:
         units = find_units(model, embeddings=not is_switchable(model))
     except UnitsError:
         return Passes()
-    share = min(1.0, alone / max(examples, 1))
-    return Passes(compared=2 + share * len(units) * len(ALONE) + (SEARCHED + JUDGED) / 2)
+    share, part = min(1.0, alone / max(examples, 1)), searched / examples if searched else 0.5
+    search = part * SEARCHED + (1 - part) * JUDGED[judged]
+    return Passes(compared=2 + share * len(units) * len(ALONE) + search)
 
 
 def robustness_passes(

@@ -15,7 +15,7 @@ from learnscope.model.guard import guard
 from learnscope.model.outputs.evaluate import model_device
 from learnscope.model.outputs.reference import reference_outputs
 from learnscope.posttrain.planning.depth import Depth, Share
-from learnscope.posttrain.planning.effort import OneExample, Passes, bit_passes
+from learnscope.posttrain.planning.effort import OneExample, Passes
 from learnscope.task import Task
 
 FIXED = {"performance": 1.0, "bit_widths": 4.0, "robustness": 3.0}
@@ -101,7 +101,7 @@ def estimated(
     timing and memory take."""
     planned: dict[str, tuple[Passes, Share]] = {
         "performance": (Passes(plain=1), Share(examples)),
-        "bit_widths": (bit_passes(model, depth.bits.examples, depth.alone), depth.bits),
+        "bit_widths": (depth.bit_passes(model), depth.bits),
         "robustness": (depth.robustness, depth.attacks),
     }
     weights = sum(parameter.numel() for parameter in model.parameters())

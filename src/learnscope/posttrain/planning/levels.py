@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from learnscope.model.cost.speed import GRID_WORK
 from learnscope.probes.bits.bit_frontier import BitFrontier
+from learnscope.probes.bits.trials import Judged
 from learnscope.probes.cost.exported_speed import ExportedSpeed
 
 
@@ -17,6 +18,10 @@ class Level:
 
     share: float
     """Of the work that a default audit may take."""
+    bits: float
+    """The same of the search over bit widths."""
+    read: float
+    """The same of reading examples."""
     seconds: float
     """How long each setting of speed is timed."""
     grid_work: float = GRID_WORK
@@ -25,6 +30,8 @@ class Level:
     """How long each copy with packed weights may be timed."""
     one_example: bool = False
     """Whether layers are timed on one example, not on the first batch."""
+    searched: int = 16
+    """Examples to search over bit widths on where tokens of each are given up: all others are to judge on."""
     search: Mapping[str, Any] = field(default_factory=dict)
     """Options of the search over bit widths."""
     robustness: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -39,6 +46,11 @@ class Level:
         return int(self.search.get("alone_examples", BitFrontier.alone_examples))
 
     @property
+    def judged(self) -> Judged:
+        """Which configurations are judged."""
+        return cast(Judged, self.search.get("judged", BitFrontier.judged))
+
+    @property
     def methods(self) -> int:
         """Calibrated methods of rounding that are tried."""
         return len(self.search.get("methods", BitFrontier.methods))
@@ -46,16 +58,17 @@ class Level:
 
 LEVELS: Mapping[str, Level] = {
     "quick": Level(
-        0.2, 0.05, 1e10, 0.3, one_example=True, search={"alone_examples": 8, "methods": ("gptq",)},
+        0.2, 0.3, 0.5, 0.05, 1e10, 0.3, one_example=True, searched=8,
+        search={"alone_examples": 4, "methods": ("gptq",), "judged": "frontier"},
         robustness={
             "Attacks": {"seeds": 2}, "NoiseRobustness": {"sigmas": (0.05,), "bits": (4,)},
             "InputPerturbation": {"levels": (0.1,)}, "PromptPerturbation": {"seeds": 1},
         },
         left_out={
-            "bit_widths": "of the calibrated methods only gptq",
+            "bit_widths": "of the calibrated methods only gptq, and only the best of the search judged",
             "robustness": "one level of noise and of changed inputs, one seed of changed prompts",
         },
     ),
-    "default": Level(1.0, 0.2, search={"alone_examples": 16}),
-    "thorough": Level(1.0, 0.5),
+    "default": Level(1.0, 1.0, 1.0, 0.2, search={"alone_examples": 12}),
+    "thorough": Level(1.0, 1.0, 1.0, 0.5),
 }  # fmt: skip

@@ -19,7 +19,6 @@ from learnscope.posttrain.encoders import EncoderTask
 from learnscope.posttrain.errors import PosttrainError
 from learnscope.posttrain.planning.depth import (
     EXAMPLES,
-    MADE_UP,
     STEPS,
     WANTED,
     Depth,
@@ -34,7 +33,7 @@ from learnscope.posttrain.planning.depth import (
 from learnscope.posttrain.planning.effort import OneExample, Passes, one_example
 from learnscope.posttrain.planning.estimate import Estimate, estimated, seconds_of, speeds, timed_passes, timed_settings
 from learnscope.posttrain.planning.levels import LEVELS, Level
-from learnscope.posttrain.planning.sampling import NARROW, SMALLEST, Sample, enough_examples
+from learnscope.posttrain.planning.sampling import NARROW, Sample, enough_examples
 from learnscope.posttrain.reader import check_tokens
 from learnscope.posttrain.session import AuditSession
 from learnscope.task import Task
@@ -87,13 +86,10 @@ class Planner:
             if not self.thorough:  # as many as the part can afford at all, so that no pass is run for nothing
                 share = affordable_bits(self.session.model, one, given, given, self.level)
             found = None
-            if min(share.examples, given) > WANTED:
+            if min(share.examples, given) > WANTED and not share.searched:  # else the work has decided
                 task = self.session.task_of(data)
                 part = shortened(task, data, share, {})  # as long as they are examined
-                least = min(share.examples, MADE_UP) if share.tokens else SMALLEST
-                found = enough_examples(
-                    self.session.model, task, part, share.examples, NARROW[self.effort], least=least
-                )
+                found = enough_examples(self.session.model, task, part, share.examples, NARROW[self.effort])
             self._sampled = data, found
         return self._sampled[1]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from learnscope.model.data import cut, joined
-from learnscope.model.outputs.scores import sides
+from learnscope.model.outputs.halves import sides
 from learnscope.model.weights.content import data_content
 from learnscope.posttrain.data import collated, padding
 from learnscope.posttrain.examples import IDS, Encoder, Example

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import product
-from typing import Any
+from typing import Any, get_args
 
 from torch import nn
 
@@ -23,7 +23,7 @@ from learnscope.probes.bits.columns import Configuration, configuration_table
 from learnscope.probes.bits.damage import judged_by
 from learnscope.probes.bits.frontier_search import Search
 from learnscope.probes.bits.tolerance import Loss, Tolerance
-from learnscope.probes.bits.trials import ORIGINAL
+from learnscope.probes.bits.trials import ORIGINAL, Judged
 from learnscope.probes.outputs.columns import with_cosine_reasons
 from learnscope.quantities.bits import BitFrontier as Q
 from learnscope.record import Measurement, Table
@@ -61,7 +61,8 @@ class BitFrontier(Probe):
     Notes: `recommended` (unit → bits; a unit that is not named stays as stored), `recommended_name`,
     `recommended_scheme`, `usable` (all that answer the same question, the best first), `within` (all that lose no more
     than `max_increase`, the smallest first), `bits`, `schemes` and `family`
-    by configuration, `dropped` (tried in the search, and far worse than another in no more bytes, by name), `same`
+    by configuration, `dropped` (tried in the search, and far worse than another in no more bytes, by name), `far`
+    (tried in the search, and not judged with `judged="frontier"`), `same`
     (mixes that are another configuration), `left_out` (what cannot be made, and why), `search_examples`,
     `held_out_examples`, `alone_examples`, `held_out`, `judged_by`, `allowed`.
     """
@@ -76,6 +77,11 @@ class BitFrontier(Probe):
     """None: with a zero point at 3 bits and fewer, and what that changes near the width that is needed."""
     examples: int = 32
     """Examples of the data, half of them to search on and half to judge on."""
+    search_examples: int | None = None
+    """At most so many to search on, and all others to judge on; None: half of them."""
+    judged: Judged = "all"
+    """What is judged: all that the search does not find far worse than another, or only its "frontier" near what may be
+    lost, and 16, 8 and 4 bits beside it."""
     alone_examples: int = 32
     """The first of these that single units are measured on."""
     embeddings: bool = True
@@ -96,6 +102,10 @@ class BitFrontier(Probe):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_whole(self, examples=1, alone_examples=1)
+        if self.search_examples is not None:
+            check_whole(self, search_examples=1)
+        if self.judged not in get_args(Judged):
+            raise ValueError(f"BitFrontier(judged={self.judged!r}): {' or '.join(get_args(Judged))}")
         if self.max_bytes is not None and self.max_kl is not None:
             raise ValueError("BitFrontier: give max_bytes or max_kl, not both; the other is what is made small")
         check_budget("BitFrontier", self.max_bytes, self.max_kl)
@@ -165,15 +175,15 @@ class BitFrontier(Probe):
 
     def measure(self, moment: Moment) -> Measurement:
         self.check_fits(moment.model)
-        ways = self.ways(moment.model)
+        ways = self.ways(moment.model) | {"searched": self.search_examples}
         base, alone = Quantiser(**ways), self._alone(moment, ways)
         tolerance, free = Tolerance(self.max_increase), self._free(moment.model)
         others = self.methods if base.method == "rtn" and not is_switchable(moment.model) else ()
-        search = Search(moment, base, ways, self.widths(moment.model), free, tolerance, alone, others)
+        search = Search(moment, base, ways, self.widths(moment.model), free, tolerance, alone, others, self.judged)
         search.run(max_bytes=self.max_bytes, max_kl=self.max_kl)
-        dropped = search.hopeless()
+        dropped, far = search.hopeless(), search.far(max_bytes=self.max_bytes, max_kl=self.max_kl)
         base.forget(moment, "search")  # before the other half's outputs are kept
-        tried, losses = _held_out(moment, base, search, dropped)
+        tried, losses = _held_out(moment, base, search, {*dropped, *far})
         base.forget(moment, "held out")
         damage = judged_by(search.original)
         front = undominated(Point(item.name, item.ledger.packed_bytes, item.scores[damage]) for item in tried)
@@ -192,7 +202,7 @@ class BitFrontier(Probe):
         tables += [Table("model", ["model"], given)] if given else []
         unsure = next((loss.reason for loss in losses.values() if loss.reason is not None), None)
         notes = {
-            **search.notes(tried, best, dropped), "choices": choices, "allowed": self.max_increase,
+            **search.notes(tried, best, dropped, far), "choices": choices, "allowed": self.max_increase,
             "usable": [item.name for item in usable if item.bits],
             "within": [item.name for item in answers["within"] if item.bits],
             **({} if unsure is None else {"no_intervals": unsure}), **base.notes(tried[0].scores),
@@ -254,12 +264,12 @@ class BitFrontier(Probe):
 
 
 def _held_out(
-    moment: Moment, base: Quantiser, search: Search, dropped: Mapping[str, str]
+    moment: Moment, base: Quantiser, search: Search, left: Collection[str]
 ) -> tuple[list[Configuration], dict[str, Loss]]:
     """Everything that may be worth it, on the half that the search has not seen; the model as it is comes first."""
     original = base.variant(moment, {}, "held out")
     tried = [Configuration(ORIGINAL, {}, original, base.ledger(moment, {}))]
-    kept = [candidate for name, candidate in search.tried.items() if name not in dropped]
+    kept = [candidate for name, candidate in search.tried.items() if name not in left]
     shown = moment.track(kept, "configurations on held-out examples")
     tried += [_measured(moment, candidate, base) for candidate in shown]
     return tried, {item.name: search.tolerance.loss(original, item.scores) for item in tried}

@@ -24,6 +24,11 @@ class Quantiser(BitProbe):
     """One way of rounding weights, and the model run with it; the search makes one for each way that it tries."""
 
     half: Half = "float16"
+    searched: int | None = None
+    """Examples to search on, at most; None: every other one."""
+
+    def searched_on(self) -> int | None:
+        return self.searched
 
     def scheme(self) -> Scheme:
         return replace(super().scheme(), half=self.half)

@@ -60,6 +60,10 @@ class Search(Trials):
         if self.base.activation_bits is None and not self.switchable:
             self._activations(needed)
 
+    def far(self, *, max_bytes: int | None, max_kl: float | None) -> list[str]:
+        """What need not be judged, for it is far from what may be lost."""
+        return self.not_near([limit for limit, _ in self._limits(max_kl)], max_bytes)
+
     def _needed(self, *, same: bool = False) -> int:
         """The fewest bits for all units within the loss, or with the same outputs; the most there are, if none is."""
         even = {

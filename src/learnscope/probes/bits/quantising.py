@@ -17,17 +17,16 @@ from learnscope.model.bits.mixes import uniform
 from learnscope.model.bits.quantise import checked_widths, is_switchable, quantised, quantised_weights, with_weights
 from learnscope.model.bits.quantised_units import Unit, find_units
 from learnscope.model.bits.sensitivities import Sensitivities
+from learnscope.model.outputs.halves import all_count, halves, sides
 from learnscope.model.outputs.repeated import Change
 from learnscope.model.outputs.scores import (
     Baseline,
-    halves,
     on_part,
     originals,
     room_for,
     score,
     score_original,
     score_together,
-    sides,
 )
 from learnscope.probes.bits.damage import judged_by
 from learnscope.probes.bits.rounding import RoundingOptions
@@ -38,7 +37,7 @@ BOTH_HALVES = 1 << 28
 KEPT_COPIES = 1 << 30
 """Bytes of quantised weights that are kept from the search until they are judged, so that calibrating is done once."""
 Half = Literal["all", "search", "held out"]
-"""Which examples: all, every other one from the first on, or those between."""
+"""Which examples: all, every other one from the first on (only so many, if that was said), or those between."""
 
 
 class BitProbe(RoundingOptions):
@@ -86,9 +85,18 @@ class BitProbe(RoundingOptions):
             )
         return scores
 
+    def searched_on(self) -> int | None:
+        """How many documents are to search on, at most; None: every other one."""
+        return None
+
+    def _data_key(self, half: Half = "search") -> int | tuple[int, int]:
+        """Of what was measured on these examples, cut in this way."""
+        searched = self.searched_on()
+        return self.examples if searched is None or half == "all" else (self.examples, searched)
+
     def _key(self, bits: Mapping[str, int], half: Half) -> dict[str, Any]:
         """Of a result in the cache."""
-        examples = [self.examples, half]
+        examples = [self._data_key(half), half]
         return {"what": "quantised variant 4", "bits": bits, "scheme": self.described(), "examples": examples}
 
     def _run(
@@ -113,7 +121,7 @@ class BitProbe(RoundingOptions):
         return done.pop(asked)
 
     def _originals(self, moment: Moment, half: Half) -> Baseline:
-        key, model, task = ("originals", self.examples, half), moment.model, moment.task
+        key, model, task = ("originals", self._data_key(half), half), moment.model, moment.task
         return moment.once(key, lambda: originals(model, task, self.batches(moment, half)))
 
     def _done(self, moment: Moment, half: Half) -> dict[Any, dict[str, Any]]:
@@ -131,7 +139,7 @@ class BitProbe(RoundingOptions):
         """What the weights are multiplied with, on the half to search on; collected once for all ways of rounding."""
         batches, units = self.batches(moment, "search"), find_units(moment.model, embeddings=True)
         return moment.once(
-            ("calibration", self.examples),
+            ("calibration", self._data_key()),
             lambda: Calibration.collect(moment.model, batches, units, task=moment.task),
         )
 
@@ -187,15 +195,18 @@ class BitProbe(RoundingOptions):
             return batches
 
         def split() -> tuple[list[Any], list[Any]]:
-            return halves(moment.task, batches, self._positions(moment))
+            return halves(moment.task, batches, self._positions(moment), self.searched_on())
 
-        search, held_out = moment.once(("halves", self.examples), split)
+        search, held_out = moment.once(("halves", self._data_key()), split)
         return search if half == "search" or not held_out else held_out
 
     def _positions(self, moment: Moment) -> list[int]:
-        """How many positions of each example count."""
+        """Which examples have positions that count: all, if that can be seen; else how many a pass finds."""
 
         def counted() -> list[int]:
+            batches = moment.holdout_batches(self.examples)
+            if all_count(moment.task, batches):
+                return [1] * sum(map(moment.task.size, batches))
             return [int(count) for count in self.variant(moment, {})["sums"]["positions"]]
 
         return moment.once(("positions that count", self.examples), counted)
@@ -208,12 +219,12 @@ class BitProbe(RoundingOptions):
         if half == "all":
             return whole
         batches = moment.holdout_batches(self.examples)
-        numbered = enumerate(chain(*sides(moment.task, batches, self._positions(moment))))
+        numbered = enumerate(chain(*sides(moment.task, batches, self._positions(moment), self.searched_on())))
         return on_part(whole, [place for place, side in numbered if side == int(half == "held out")])
 
     def forget(self, moment: Moment, half: Half) -> None:
         """Free outputs that no other probe asks for."""
-        moment.cache.pop(("originals", self.examples, half), None)
+        moment.cache.pop(("originals", self._data_key(half), half), None)
         moment.cache.pop(("run together", *self.measured_key(), half), None)
 
     def single_units(self, moment: Moment, half: Half) -> dict[tuple[str, int], dict[str, Any]]:
@@ -246,4 +257,4 @@ class BitProbe(RoundingOptions):
 
     def measured_key(self) -> tuple[Any, ...]:
         """Of the damages of single units on these examples with this scheme, in the moment's cache."""
-        return ("bit sensitivities", self.examples, *sorted(self.described().items(), key=str))
+        return ("bit sensitivities", self._data_key(), *sorted(self.described().items(), key=str))

@@ -11,6 +11,8 @@ from learnscope.intervals import wilson
 from learnscope.model.outputs.scores import interval
 
 Scores = Mapping[str, Any]
+NEGLIGIBLE = 0.1
+"""Of what may be lost: no more than this does not tell two models apart, however many examples show it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +36,8 @@ class Loss:
 
     @property
     def same(self) -> bool:
-        """Whether it cannot be told from the model itself: no loss that is more than chance, and outputs so close that
-        seeing one of them hardly tells which of the two it is from."""
+        """Whether it cannot be told from the model itself: no loss that is more than chance and counts, and outputs so
+        close that seeing one of them hardly tells which of the two it is from."""
         return not self.told_apart and not self.kl > self.kl_allowed
 
     @property
@@ -53,13 +55,15 @@ class Loss:
 
     @property
     def told_apart(self) -> bool | None:
-        """Whether the loss is more than chance; None if there is no interval.
+        """Whether the loss is more than chance, and more than a tenth of what is allowed; None if there is no interval.
 
         A distance is always above 0: it counts as told apart if it may be more than what is allowed.
         """
         if self.reason is not None or math.isnan(self.low):
             return None
-        return self.high > self.allowed if self.measure in ("kl", "mse") else self.low > 0
+        if self.measure in ("kl", "mse"):
+            return self.high > self.allowed
+        return self.low > NEGLIGIBLE * self.allowed
 
     def to_json(self) -> dict[str, Any]:
         low, high = (end if math.isfinite(end) else None for end in (self.low, self.high))

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from learnscope.core.moment import Moment
 from learnscope.core.probe import Probe, Schedule
-from learnscope.model.outputs.scores import Baseline, interval, on_part, originals, score, score_original, sides
+from learnscope.model.outputs.halves import sides
+from learnscope.model.outputs.scores import Baseline, interval, on_part, originals, score, score_original
 from learnscope.model.weights.rounded import as_they_were, precision_note
 from learnscope.options import check_whole
 from learnscope.probes.outputs.columns import REGRESSION
