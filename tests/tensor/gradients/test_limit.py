@@ -11,8 +11,12 @@ from learnscope.tensor.gradients.limit import limit_share
 
 
 def share(*gradients: torch.Tensor) -> float:
+    """The same whether zeros have been counted or not."""
     found = limit_share(gradients)
+    again = limit_share(gradients, torch.stack([(gradient == 0).sum().double() for gradient in gradients]))
     assert found is not None
+    assert again is not None
+    torch.testing.assert_close(again, found, rtol=0, atol=0, equal_nan=True)
     return float(found)
 
 

@@ -4,26 +4,19 @@ import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from learnscope.tensor.context import arithmetic_dtype, plain, plain_arithmetic
-from learnscope.tensor.gradients.few import few_statistics
+from learnscope.tensor.gradients.host import INF, NAN, SQUARES, ZEROS, host_statistics
 from learnscope.tensor.kernels import COMPILED_DTYPES, Form, compiled_gradient_partials, wants_compiler
-from learnscope.tensor.rows import CACHED, SMALLEST_SAFE, WIDTH, Batch, Pack, batches, plan, workspace
+from learnscope.tensor.rows import CACHED, SMALLEST_SAFE, Batch, batches, plan, workspace
 
 PACK_BELOW = 1 << 15
 """Smaller gradients are packed: half a dozen calls per tensor take longer than copying 128 KiB."""
 
 CHUNK_ROWS = 2048
 """Rows reduced at a time on a CPU, so that they are still in the cache when they are read again."""
-
-LARGEST_SAFE = 2.0**127
-"""A float32 sum of squares beyond this may have overflowed."""
-
-SQUARES, ZEROS, NAN, INF = range(4)
 
 _PLAIN = frozenset({torch.float32, torch.float64, torch.bfloat16, torch.float16})
 
@@ -72,44 +65,7 @@ def sum_squares(tensors: Sequence[Tensor], *, form: Form = "auto") -> Tensor:
     >>> sum_squares([torch.tensor([3.0, 4.0]), torch.tensor(2.0)]).tolist()
     [25.0, 4.0]
     """
-    squares = _squares_of_whole_rows(tensors)
-    return _statistics(tensors, form, counting=False)[SQUARES] if squares is None else squares
-
-
-def _squares_of_whole_rows(tensors: Sequence[Tensor]) -> Tensor | None:
-    """Σt² of small float32 tensors on a CPU that can be viewed as whole rows, as adapters' can: one call for each.
-
-    None for any other tensors, and where a row may have under- or overflowed (a row of zeros among them).
-    """
-    lengths = tuple(map(Tensor.numel, tensors))
-    layout = row_layout(lengths)
-    if layout is None or {t.dtype for t in tensors} != {torch.float32} or set(map(type, tensors)) != {Tensor}:
-        return None
-    places, starts = layout
-    rows = np.empty(places[-1].stop, np.float32)
-    try:
-        with np.errstate(all="ignore"):  # what overflows is seen below
-            for tensor, place in zip(tensors, places, strict=True):
-                # NumPy's product of rows takes half the time of torch's norm, mostly by its call
-                matrix = tensor.numpy().reshape(-1, WIDTH)
-                np.vecdot(matrix, matrix, rows[place])
-    except (RuntimeError, TypeError):  # sparse, on another device, or with a history
-        return None
-    if not (rows.min() >= SMALLEST_SAFE and rows.max() <= LARGEST_SAFE):
-        return None
-    squares: NDArray[np.float64] = np.add.reduceat(rows, starts, dtype=np.float64)
-    return torch.from_numpy(squares)
-
-
-@functools.lru_cache(maxsize=64)
-def row_layout(lengths: tuple[int, ...]) -> tuple[list[slice], NDArray[np.int64]] | None:
-    """The rows of tensors with these numbers of entries and the first of each; None if not all are whole rows, and few
-    enough to be read in one call each."""
-    if not lengths or not all(length and length < PACK_BELOW and length % WIDTH == 0 for length in lengths):
-        return None
-    ends = np.cumsum([length // WIDTH for length in lengths])
-    starts = np.concatenate([[0], ends[:-1]])
-    return list(map(slice, starts.tolist(), ends.tolist())), starts
+    return _statistics(tensors, form, counting=False)[SQUARES]
 
 
 def row_squares(rows: Tensor) -> Tensor:
@@ -123,9 +79,9 @@ def row_squares(rows: Tensor) -> Tensor:
 
 def _statistics(tensors: Sequence[Tensor], form: Form, *, counting: bool) -> Tensor:
     """`[4, tensors]`, or `[1, tensors]` with the squares alone."""
-    few = few_statistics(tensors, counting=counting) if form == "auto" else None
-    if few is not None:
-        return torch.from_numpy(few)
+    on_host = host_statistics(tensors, counting=counting) if form == "auto" else None
+    if on_host is not None:
+        return torch.from_numpy(on_host)
     device = tensors[0].device if tensors else torch.device("cpu")
     with plain_arithmetic(device):
         held = [stored(index, tensor) for index, tensor in enumerate(tensors)]
@@ -134,15 +90,8 @@ def _statistics(tensors: Sequence[Tensor], form: Form, *, counting: bool) -> Ten
         layout = plan(tuple((values.numel(), values.dtype, values.device) for values in held), PACK_BELOW, CACHED)
         padding = layout.padding.copy()
         for pack in layout.packs:
-            batch = pack.fill(held)
-            if table.is_cpu and batch.rows[0].is_cpu and batch.rows[0].dtype is torch.float32:
-                table.numpy()[:, pack.members] = _of_pack(batch.rows[0], pack, counting)
-            else:
-                _add(table, batch, compiled=False)
+            _add(table, pack.fill(held), compiled=False)
         for index in layout.large:
-            if not compiled and table.is_cpu and _is_rows(held[index]):
-                table.numpy()[:, index] = _of_large(held[index].view(-1, WIDTH), counting)
-                continue
             read = sum(_add(table, batch, compiled, index) for batch in batches([(held[index],)], PACK_BELOW))
             padding[index] = read - held[index].numel()
         if counting:
@@ -153,53 +102,6 @@ def _statistics(tensors: Sequence[Tensor], form: Form, *, counting: bool) -> Ten
             else:
                 table[ZEROS] += torch.tensor(unread, dtype=torch.float64, device="cpu").to(device, non_blocking=True)
     return table
-
-
-def _is_rows(tensor: Tensor) -> bool:
-    """Whether a tensor is whole rows of float32 in the memory of the host, as large ones are in most models."""
-    is_float = tensor.is_cpu and tensor.dtype is torch.float32
-    return is_float and tensor.numel() % WIDTH == 0 and tensor.is_contiguous()
-
-
-def _of_large(rows: Tensor, counting: bool) -> NDArray[np.float64]:
-    """The statistics of one tensor, `[4 or 1]`."""
-    total = np.zeros(4 if counting else 1)
-    for start in range(0, len(rows), CACHED // WIDTH):
-        chunk = rows[start : start + CACHED // WIDTH]
-        norms = torch.linalg.vector_norm(chunk, dim=1).numpy().astype(np.float64)
-        if norms.min() >= SMALLEST_SAFE**0.5 and norms.max() < np.inf:
-            total[SQUARES] += norms @ norms
-            if counting:
-                total[ZEROS] += _count_zeros(chunk)
-        else:
-            total += _reduce(chunk, compiled=False, counting=counting).sum(1).numpy()
-    return total
-
-
-def _of_pack(rows: Tensor, pack: Pack, counting: bool) -> NDArray[np.float64]:
-    """The statistics of each member of a pack of float32 on a CPU, `[4 or 1, members]`: few calls, as rows are few."""
-    out = np.zeros((4 if counting else 1, len(rows)))
-    out[SQUARES] = torch.linalg.vector_norm(rows, dim=1).numpy()
-    out[SQUARES] *= out[SQUARES]
-    # most gradients have no zeros, and a look at all of them together is cheaper than a count of each row
-    has_zeros = counting and _count_zeros(rows) != pack.padding.sum()
-    if has_zeros:
-        out[ZEROS] = torch.eq(rows, 0, out=workspace("count", len(rows), torch.float32, rows.device)).sum(1).numpy()
-    if not (out[SQUARES].min() >= SMALLEST_SAFE and out[SQUARES].max() < np.inf):
-        table = torch.from_numpy(out)
-        suspect = _suspects(table[SQUARES])
-        if counting:
-            suspect &= table[ZEROS] != WIDTH  # a row of zeros is small and right
-        _put_right(rows, table, suspect)
-    sums: NDArray[np.float64] = np.add.reduceat(out, pack.starts, axis=1)
-    if counting and not has_zeros:
-        sums[ZEROS] = pack.padding
-    return sums
-
-
-def _count_zeros(rows: Tensor) -> int:
-    is_zero = workspace("zeros", len(rows), torch.bool, rows.device).numpy()
-    return int(np.count_nonzero(np.equal(rows.numpy(), 0, out=is_zero)))
 
 
 def stored(index: int, grad: Tensor) -> Tensor:
