@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -19,6 +20,7 @@ from learnscope.posttrain import ModelAnalyzer
 from learnscope.posttrain.session import by_scope
 from learnscope.probes.bits.bit_frontier import BitFrontier
 from learnscope.probes.bits.bit_optimum import BitOptimum
+from learnscope.probes.bits.tolerance import Tolerance
 from learnscope.tensor.bits.allocation import NoAllocation, Point
 from learnscope.tensor.bits.frontier import dominates
 from posttrain.trained import trained_gpt2, trained_llama
@@ -206,3 +208,48 @@ def test_a_budget_that_nothing_keeps_is_refused_from_the_shapes(found: Found) ->
     # without embeddings, and with fewer widths, less is possible
     assert BitFrontier(embeddings=False).least_bytes(model) > 1.5 * least
     assert BitFrontier(bits=(8, 4)).least_bytes(model) > 1.5 * least
+
+
+def test_only_the_frontier_near_the_accepted_loss_is_judged_when_asked_for(found: Found) -> None:
+    analyzer, data, whole, _ = found
+    limits = {"judged": "frontier", "search_examples": 8, "methods": ("gptq",)}
+    told = analyzer.bit_width_analyzer.find_frontier(data, examples=EXAMPLES, **limits)
+    searched = told["search_examples"]
+    assert 8 <= searched < 16 < told["held_out_examples"] == EXAMPLES - searched, "with the rest of the last document"
+    judged, far = set(told["configurations"]), set(told["far"])
+    assert not judged & far
+    assert {"original", "float16", "uniform_8", "uniform_4"} <= judged, "which everybody knows, beside it"
+    assert len(judged) <= 16 < len(judged | far), "and most of what the search has tried is left out"
+    assert dominated_choices(told) == []
+    # on other examples to search on, and more to judge on, what is recommended is about as good
+    new, old = (each["configurations"][each["recommended_name"]] for each in (told, whole))
+    assert new["packed_bytes"] <= 1.2 * old["packed_bytes"]
+    assert new["kl_high"] <= 2 * 0.01**2
+    sized = analyzer.bit_width_analyzer.find_frontier(
+        data, examples=EXAMPLES, max_bytes=int(0.5 * old["packed_bytes"]), **limits
+    )
+    assert dominated_choices(sized) == []
+    assert sized["configurations"][sized["recommended_name"]]["packed_bytes"] <= 0.5 * old["packed_bytes"]
+
+
+def test_a_loss_of_a_tenth_of_what_is_accepted_does_not_tell_apart() -> None:
+    """With enough examples any change is more than chance, and would advise twice the bytes."""
+    size, rng = 4000, np.random.default_rng(0)
+    original = rng.gamma(2.0, 1.0, size)
+
+    def scores(losses: Any) -> dict[str, Any]:
+        positions = [1.0] * size
+        sums = {"loss": losses.tolist(), "kl": [1e-5] * size, "positions": positions}
+        return {"loss": float(losses.mean()), "kl": 1e-5, "tokens": True, "regression": False, "sums": sums}
+
+    for change, told_apart in ((0.0, False), (0.0008, False), (0.002, True), (-0.01, False)):
+        loss = Tolerance(0.01).loss(scores(original), scores(original + change + rng.normal(0, 0.001, size)))
+        assert loss.low < math.expm1(change) < loss.high
+        assert loss.high - loss.low < 0.0002, "so that the examples could tell"
+        assert (loss.told_apart, loss.same) == (told_apart, not told_apart)
+
+
+@pytest.mark.parametrize("options", [{"judged": "some"}, {"search_examples": 0}, {"search_examples": 2.5}])
+def test_what_cannot_be_judged_is_refused(options: dict[str, Any]) -> None:
+    with pytest.raises((ValueError, TypeError), match=next(iter(options))):
+        BitFrontier(**options)

@@ -21,7 +21,7 @@ from learnscope.probes.bits.bit_sensitivity import BitSensitivity
 from learnscope.probes.bits.bit_widths import BitWidths
 from learnscope.probes.outputs.columns import ZEROS
 from learnscope.record import Record
-from learnscope.task import DictTask, HuggingFaceTask, TupleTask
+from learnscope.task import HuggingFaceTask
 from learnscope.tensor.bits.allocation import NoAllocation
 from probes.bits.bit_models import Switchable, texts, token_logits, trained_gpt2, with_bits
 from studentised import by_loop, drawn
@@ -204,18 +204,6 @@ def value_of(record: Record, name: str, unit: str, bits: int, _known: dict[Any, 
     if key not in _known:
         _known[key] = value(record, name, unit, bits=bits)
     return _known[key]
-
-
-def test_halves_share_no_document() -> None:
-    batch = {"x": torch.arange(14.0).reshape(7, 2), "y": torch.zeros(7), "id": torch.tensor([5, 5, 6, 7, 5, 8, 7])}
-    named = {"x": torch.arange(4.0).reshape(2, 2), "y": torch.zeros(2), "id": ["é", "b"]}
-    search, held = halves(DictTask(), [batch, named])
-    assert torch.cat([b["id"] for b in search[:-1]]).tolist() == [5, 5, 7, 5, 7]
-    assert torch.cat([b["id"] for b in held[:-1]]).tolist() == [6, 8]
-    assert (search[-1]["id"], held[-1]["id"]) == (["é"], ["b"])
-    plain, others = halves(TupleTask(), [(torch.arange(3), torch.arange(3)), (torch.arange(3, 5), torch.arange(3, 5))])
-    assert [b[0].tolist() for b in plain] == [[0, 2], [4]]
-    assert [b[0].tolist() for b in others] == [[1], [3]]
 
 
 def test_budgets_are_kept_or_refused_and_uniform_may_win(gpt2: tuple[nn.Module, list[dict[str, Tensor]]]) -> None:

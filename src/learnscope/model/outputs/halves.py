@@ -19,13 +19,13 @@ def sides(
     """For each example of each batch, the half that it belongs to, alternately 0 and 1.
 
     Examples with the same id (parts of one document) go to the same half. If the task has its own `take()`, whole
-    batches alternate. Examples without a position that counts are in neither half: None. With `first`, only so many
-    documents are in half 0, and the others that would be are in half 1.
+    batches alternate. Examples without a position that counts are in neither half: None. With `first`,
+    documents that come when so many examples are in half 0 are in half 1.
     """
     side_of: dict[Any, int] = {}
     whole_batches = type(task).take is not Task.take
     found: list[list[int | None]] = []
-    number = start = 0
+    number = start = searched = 0
     for batch in batches:
         size = task.size(batch)
         positions = [1] * max(size, 1) if counts is None else counts[start : start + size]
@@ -36,9 +36,9 @@ def sides(
             side = None
             if any(positions) if whole_batches else positions[place]:
                 document = ("number", number) if ids is None else ("id", ids[place])
-                place_of = len(side_of)
-                late = first is not None and place_of >= 2 * first
-                side = side_of.setdefault(document, 1 if late else place_of % 2)
+                enough = first is not None and searched >= first
+                side = side_of.setdefault(document, 1 if enough else len(side_of) % 2)
+                searched += side == 0
                 number += 1
             of_batch.append(side)
         found.append(of_batch * size if whole_batches else of_batch)

@@ -78,7 +78,7 @@ class BitFrontier(Probe):
     examples: int = 32
     """Examples of the data, half of them to search on and half to judge on."""
     search_examples: int | None = None
-    """At most so many to search on, and all others to judge on; None: half of them."""
+    """So many to search on, and all others to judge on; parts of a document stay together. None: half of them."""
     judged: Judged = "all"
     """What is judged: all that the search does not find far worse than another, or only its "frontier" near what may be
     lost, and 16, 8 and 4 bits beside it."""

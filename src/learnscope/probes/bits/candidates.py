@@ -25,7 +25,7 @@ class Quantiser(BitProbe):
 
     half: Half = "float16"
     searched: int | None = None
-    """Examples to search on, at most; None: every other one."""
+    """Examples to search on; None: every other one."""
 
     def searched_on(self) -> int | None:
         return self.searched

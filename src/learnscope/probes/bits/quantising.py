@@ -86,7 +86,7 @@ class BitProbe(RoundingOptions):
         return scores
 
     def searched_on(self) -> int | None:
-        """How many documents are to search on, at most; None: every other one."""
+        """How many examples are to search on; None: every other one."""
         return None
 
     def _data_key(self, half: Half = "search") -> int | tuple[int, int]:
