@@ -51,11 +51,11 @@ def host_statistics(tensors: Sequence[Tensor], *, counting: bool) -> Numbers | N
     layout = _layout(tuple([tensor.numel() for tensor in tensors]))
     if layout is None:
         return None
-    arrays = [_array(tensor) for tensor in tensors]
-    if any(array is None for array in arrays):
+    arrays = [array for tensor in tensors if (array := _array(tensor)) is not None]
+    if len(arrays) < len(tensors):
         return None
-    matrices = [_rows(arrays[index]) for index in layout.whole]
-    if any(matrix is None for matrix in matrices):
+    matrices = [matrix for index in layout.whole if (matrix := _rows(arrays[index])) is not None]
+    if len(matrices) < len(layout.whole):
         return None
     out = np.zeros((4 if counting else 1, len(tensors)))
     with np.errstate(all="ignore"):  # what is not finite is counted
@@ -101,9 +101,9 @@ def _array(tensor: Tensor) -> NDArray[np.floating] | None:
     return array if array.dtype == np.float32 or array.dtype == np.float64 else None
 
 
-def _rows(array: NDArray[np.floating] | None) -> NDArray[np.float32] | None:
+def _rows(array: NDArray[np.floating]) -> NDArray[np.float32] | None:
     """The whole rows of a float32 array, in the order of its memory."""
-    if array is None or array.dtype != np.float32 or not array.flags.forc:
+    if array.dtype != np.float32 or not array.flags.forc:
         return None
     flat = array.ravel("K")
     return flat[: len(flat) // WIDTH * WIDTH].reshape(-1, WIDTH)

@@ -23,14 +23,14 @@ def limit_share(gradients: Sequence[Tensor], zeros: Tensor | None = None) -> Ten
     NaN where every entry is 0 or one is not finite; None where no gradient can be looked at. `zeros` are the entries
     = 0 of each gradient, if they have been counted.
     """
-    sizes = {i: n for i, g in enumerate(gradients) if FEWEST <= (n := g.numel()) <= MOST and type(g) is Tensor}
-    fits = [i for i in sizes if gradients[i].layout is torch.strided]
+    entries = {i: n for i, g in enumerate(gradients) if FEWEST <= (n := g.numel()) <= MOST and type(g) is Tensor}
+    fits = [i for i in entries if gradients[i].layout is torch.strided]
     if not fits:
         return None
-    largest_one = max(fits, key=sizes.__getitem__)
-    chosen = gradients[largest_one].detach()
+    index = max(fits, key=entries.__getitem__)
+    chosen = gradients[index].detach()
     if chosen.is_cpu and chosen.dtype in _OF_NUMPY and not chosen.is_neg():
-        counted = None if zeros is None or not zeros.is_cpu else float(zeros[largest_one])
+        counted = None if zeros is None or not zeros.is_cpu else float(zeros[index])
         return torch.tensor(_share(chosen, counted), dtype=torch.float64, device="cpu")
     sizes = chosen.abs()
     largest = sizes.max()
