@@ -37,7 +37,7 @@ FEWEST = {"bit_widths": 32, "robustness": 8}
 SHORTEST = 16
 MADE_UP = 64
 """Examples that bits are examined on where tokens are given up: more of them make up for what is lost."""
-WORK = {"performance": 0.3e12, "bit_widths": 2.5e12, "robustness": 1.0e12}
+WORK = {"performance": 0.3e12, "bit_widths": 1.75e12, "robustness": 1.0e12}
 """Multiply-adds that each part may take: little more than a minute in all of two cores."""
 STEPS, TRANSFER_STEPS = 10, 5
 FEWER_STEPS, FEWER_TRANSFER_STEPS = 5, 3

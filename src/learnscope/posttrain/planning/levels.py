@@ -58,7 +58,7 @@ class Level:
 
 LEVELS: Mapping[str, Level] = {
     "quick": Level(
-        0.2, 0.3, 0.5, 0.05, 1e10, 0.3, one_example=True, searched=8,
+        0.2, 0.42, 0.5, 0.05, 1e10, 0.3, one_example=True, searched=8,
         search={"alone_examples": 4, "methods": ("gptq",), "judged": "frontier"},
         robustness={
             "Attacks": {"seeds": 2}, "NoiseRobustness": {"sigmas": (0.05,), "bits": (4,)},
