@@ -21,6 +21,7 @@ import pytest
 from learnscope.store import lines, locks
 from learnscope.store.lines import LineFile
 from learnscope.store.locks import Busy
+from open_files import open_under
 
 
 @contextmanager
@@ -97,11 +98,12 @@ class TestOneWriter:
 
     def test_refusing_leaves_no_file_open(self, tmp_path: Path) -> None:
         first = LineFile(tmp_path / "lines")
-        before = len(os.listdir("/proc/self/fd"))
+        before = open_under(tmp_path)
+        assert before
         for _ in range(20):
             with pytest.raises(Busy):
                 LineFile(tmp_path / "lines")
-        assert len(os.listdir("/proc/self/fd")) == before
+        assert open_under(tmp_path) == before
         first.close()
 
     def test_a_killed_process_leaves_no_lock(self, tmp_path: Path) -> None:

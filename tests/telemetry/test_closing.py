@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 import torch
 
 from learnscope.telemetry import TelemetryConfig, TrainingTelemetry
+from open_files import open_under
 from telemetry.loops import Net, lines, telemetry_in
 
 
@@ -71,13 +71,13 @@ def test_forgotten(tmp_path: Path) -> None:
 
 def test_forgotten_before_the_first_batch(tmp_path: Path) -> None:
     """Its lock goes with it: the next one gets the folder, and no file stays open."""
-    before = len(os.listdir("/proc/self/fd"))
     for _ in range(3):
         telemetry = telemetry_in(tmp_path / "t")
         assert telemetry.output_dir == tmp_path / "t"
+        assert open_under(tmp_path)
         del telemetry
         gc.collect()
-    assert len(os.listdir("/proc/self/fd")) == before
+        assert open_under(tmp_path) == []
 
 
 FORKING = """
