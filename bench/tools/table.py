@@ -79,13 +79,18 @@ runs (machine A, shared with others: read the parts as shares of one another).
   tenth beside 8.2. NumPy's products of long, thin factors take half of torch's time, and a quarter less in rows than
   in columns; both earlier spans of a module side by side, as one product, take as long as two.
 - **Gradients at every step**: 2 of the 2.7 ms a step are before the step, in `GradientFlow`, of which by an earlier
-  profile two thirds read 2 MB of gradients that are not in the cache, twice. Not tried: to read them in the backward.
-  A newer profile, of 1.7 ms beside a step of 46 (loaded): norms and zeros of seven large gradients 0.5, of 21 small
-  ones in one matrix 0.25 and 0.2 to copy them there, choosing how each is read 0.2 (0.03 when repeated), names and
-  scopes 0.35, the record 0.15. One look for zeros takes as long as the norm; NumPy's or torch's count of floats, in
-  place of a comparison and a count of its flags, takes three times as long. In a later profile (2.3 ms, more loaded) a
-  quarter, 0.58, was the share of entries at the limit of a clip by value, which is counted in a fifth of the time now
-  (0.07 to 0.10 instead of 0.35 to 0.52 for 128,000 entries when repeated): of what is left, most waits for memory.
+  profile two thirds read 2 MB of gradients that are not in the cache, twice. Not tried: to read them in the backward. A
+  newer profile, of 1.7 ms beside a step of 46 (loaded): norms and zeros of seven large gradients 0.5, of 21 small ones
+  in one matrix 0.25 and 0.2 to copy them there, choosing how each is read 0.2 (0.03 when repeated), names and scopes
+  0.35, the record 0.15. One look for zeros takes as long as the norm; NumPy's or torch's count of floats, in place of a
+  comparison and a count of its flags, takes three times as long. In a later profile (2.3 ms, more loaded) a quarter,
+  0.58, was the share of entries at the limit of a clip by value, which is counted in a fifth of the time now (0.07 to
+  0.10 instead of 0.35 to 0.52 for 128,000 entries when repeated): of what is left, most waits for memory. Since then
+  gradients of float32 in the memory of the host are squared where they are, by NumPy's product of rows, and the small
+  ones are joined in float64 instead of being copied into rows: `GradientFlow` takes 1.2 ms a step instead of 1.6
+  (quiet). Of these, reading 2.2 MB once takes 0.16 by itself, as they are not in the cache, the look for zeros 0.11 to
+  0.25 in pieces of any size, the share at the limit of a clip 0.1, names and scopes 0.1; making and writing the record
+  0.2. Not tried: to leave out the look for zeros, as its number is recorded.
 - **Parameter change at every step**: 4.8 ms a step beside 5.9 before, of which the statistics of 0.5 M entries are
   1.75 (about 1.0 when repeated: 16 passes over pieces that the cache holds), copying weights and snapshot into shared
   rows 0.55, the rest around them 0.6, making and writing the record 0.9 (since then all kinds of scopes are
@@ -100,12 +105,17 @@ runs (machine A, shared with others: read the parts as shares of one another).
   passes. A kernel that also writes the copy was tried: the compiler makes two loops of it (2.3 to 2.7 × dot).
 - **Sparse quality**: beside its ten forwards, exchanging entries ten times takes 0.6 of one, choosing entries at random
   0.3, comparing the outputs of nine variants 0.25, all else 0.25.
-- **Layer sensitivity**: variants of a block run as one batch already, and a forward takes as long for each of three
-  (33 ms) as for one alone (35), so that what counts is operations: 1.4 of 2.0 s are forwards of what follows the unit,
+- **Layer sensitivity**: variants of a block run as one batch already, and a forward takes as long for each of three (33
+  ms) as for one alone (35), so that what counts is operations: 1.4 of 2.0 s are forwards of what follows the unit,
   which are 0.52 of all blocks; comparing outputs 0.25, losses 0.1, quantising 0.1. Re-evaluating all takes 3.3 s: with
-  no cost but these forwards the ratio would be 0.43.
+  no cost but these forwards the ratio would be 0.43. In the newest runs the limit that is measured beside it, each
+  variant's suffix run by itself with nothing else, is 0.63, as is the figure.
 - **Whole audit**: three quarters of the processor time are the model's own forwards and backwards (GPT-2's activation
-  alone is an eighth, as it is written in five operations); of the rest, the process that measures memory takes 7 s.
+  alone is an eighth, as it is written in five operations); of the rest, the process that measures memory takes 7 s. At
+  two threads a default audit takes 107 s by the clock, and did so with the halves and the work of before, one run each:
+  now 64 examples of 48 tokens are examined, 48 of them to judge on, and the perplexity's change at 4 bits is known to
+  ±0.60 % instead of ±0.99 %. Not tried: to judge fewer of the 26 configurations by default, as `--quick` does, which
+  would take some 15 s less and leave most of the frontier unjudged.
 - **Default audit of a Llama of 15 M**, by a profile on a loaded machine (shares of 217 s): products of matrices 36 %,
   most of them with the head of 32,000 tokens; comparing outputs 8 (14 before sums of 128 entries were taken in float32
   and exponentials of the reference kept); rounding weights by GPTQ and AWQ 10; importing and loading 9, figures and
@@ -138,13 +148,17 @@ runs (machine A, shared with others: read the parts as shares of one another).
   instead of 14, and 1 unwatched.
 - **Default probes on a small GPT-2**. What no probe was charged for was `Inputs` reading the model's outputs in a hook
   of the forward: √(Σy²/n) of 512 × 1,000 logits made two copies in float64, 6 ms (0.7 where it needs no new pages, of
-  which it took 2,100), and takes 0.3 to 0.5 in pieces of 2¹⁴. `Objective` took 16 for the same logits beside a
-  training (2.5 when repeated), and takes 0.7: NumPy's argmax takes a twelfth of torch's maximum by rows, `amin` and
-  `amax` over columns a tenth of `aminmax`, and logarithms of sums are taken only of rows that can be logarithms. A step
-  at which all is due now has `ParameterChange` 4.0 ms, what is seen of outputs, loss and tokens 3.4, `GradientFlow`
-  2.1, making records 1.5: together a quarter of a step. In the first 100 steps there are ten of them, which is why
-  these are given apart. At other steps the hooks take 0.1 to 0.2 ms. A training step of this size takes 0 to 5,000 new
-  pages itself, watched or not, which is most of what its time wavers by.
+  which it took 2,100), and takes 0.3 to 0.5 in pieces of 2¹⁴. `Objective` took 16 for the same logits beside a training
+  (2.5 when repeated), and takes 0.7: NumPy's argmax takes a twelfth of torch's maximum by rows, `amin` and `amax` over
+  columns a tenth of `aminmax`, and logarithms of sums are taken only of rows that can be logarithms. A step at which
+  all is due now has `ParameterChange` 4.0 ms, what is seen of outputs, loss and tokens 3.4, `GradientFlow` 2.1, making
+  records 1.5: together a quarter of a step. In the first 100 steps there are ten of them, which is why these are given
+  apart. At other steps the hooks take 0.1 to 0.2 ms. A training step of this size takes 0 to 5,000 new pages itself,
+  watched or not, which is most of what its time wavers by. By segments of a step (quiet, 200 steps): of a step at which
+  all is due 2.9 ms are added to the forward and 3.9 to the optimizer's step; of any other step 0.06 to 0.08 to the
+  forward and 0.10 to the step. Of the 2.9: what a loss is given 1.1, its tokens 0.6, √(Σy²/n) of two outputs 0.8,
+  inputs 0.5. Tried and left: to square outputs in float32 by rows, which takes half the time and is off by 1e-9. The
+  collector's part is 0.02 ms a step.
 """
 
 
