@@ -28,6 +28,7 @@ LARGEST_SAFE = 2.0**127
 SQUARES, ZEROS, NAN, INF = range(4)
 Numbers = NDArray[np.float64]
 _KINDS = frozenset({Tensor, torch.nn.Parameter})
+_DTYPES = frozenset({np.dtype(np.float32), np.dtype(np.float64)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +52,9 @@ def host_statistics(tensors: Sequence[Tensor], *, counting: bool) -> Numbers | N
     layout = _layout(tuple([tensor.numel() for tensor in tensors]))
     if layout is None:
         return None
-    arrays = [array for tensor in tensors if (array := _array(tensor)) is not None]
-    if len(arrays) < len(tensors):
-        return None
-    matrices = [matrix for index in layout.whole if (matrix := _rows(arrays[index])) is not None]
-    if len(matrices) < len(layout.whole):
+    arrays = _arrays(tensors)
+    matrices = None if arrays is None else _matrices([arrays[index] for index in layout.whole])
+    if arrays is None or matrices is None:
         return None
     out = np.zeros((4 if counting else 1, len(tensors)))
     with np.errstate(all="ignore"):  # what is not finite is counted
@@ -91,22 +90,25 @@ def _layout(lengths: tuple[int, ...]) -> Layout | None:
     return Layout(whole, places, np.array([place.start for place in places], np.int64), groups)
 
 
-def _array(tensor: Tensor) -> NDArray[np.floating] | None:
-    if type(tensor) not in _KINDS:
+def _arrays(tensors: Sequence[Tensor]) -> list[NDArray[np.floating]] | None:
+    if not _KINDS.issuperset(map(type, tensors)):
         return None
     try:
-        array: NDArray[np.floating] = tensor.detach().numpy() if tensor.requires_grad else tensor.numpy()
+        arrays = [tensor.detach().numpy() if tensor.requires_grad else tensor.numpy() for tensor in tensors]
     except (RuntimeError, TypeError):  # sparse, on another device, negated lazily, of a kind that NumPy does not know
         return None
-    return array if array.dtype == np.float32 or array.dtype == np.float64 else None
+    return arrays if _DTYPES.issuperset([array.dtype for array in arrays]) else None
 
 
-def _rows(array: NDArray[np.floating]) -> NDArray[np.float32] | None:
-    """The whole rows of a float32 array, in the order of its memory."""
-    if array.dtype != np.float32 or not array.flags.forc:
-        return None
-    flat = array.ravel("K")
-    return flat[: len(flat) // WIDTH * WIDTH].reshape(-1, WIDTH)
+def _matrices(arrays: Sequence[NDArray[np.floating]]) -> list[NDArray[np.float32]] | None:
+    """The whole rows of float32 arrays, in the order of their memory."""
+    matrices = []
+    for array in arrays:
+        if array.dtype != np.float32 or not array.flags.forc:
+            return None
+        flat = array.ravel("K")
+        matrices.append(flat[: len(flat) // WIDTH * WIDTH].reshape(-1, WIDTH))
+    return matrices
 
 
 def _add_rows(matrices: Sequence[NDArray[np.float32]], layout: Layout, out: Numbers) -> None:
