@@ -6,8 +6,10 @@ import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -21,6 +23,7 @@ from learnscope.posttrain.session import by_scope
 from learnscope.probes.bits.bit_frontier import BitFrontier
 from learnscope.probes.bits.bit_optimum import BitOptimum
 from learnscope.probes.bits.tolerance import Tolerance
+from learnscope.probes.bits.trials import Trials
 from learnscope.tensor.bits.allocation import NoAllocation, Point
 from learnscope.tensor.bits.frontier import dominates
 from posttrain.trained import trained_gpt2, trained_llama
@@ -230,6 +233,26 @@ def test_only_the_frontier_near_the_accepted_loss_is_judged_when_asked_for(found
     )
     assert dominated_choices(sized) == []
     assert sized["configurations"][sized["recommended_name"]]["packed_bytes"] <= 0.5 * old["packed_bytes"]
+
+
+def test_the_frontier_is_judged_where_no_damage_is_allowed(found: Found) -> None:
+    analyzer, data, _, _ = found
+    limits = {"judged": "frontier", "search_examples": 8, "methods": ()}
+    none = analyzer.bit_width_analyzer.find_frontier(data, examples=16, max_kl=0.0, **limits)
+    assert none["recommended_name"] == "original"
+
+
+def test_outputs_that_are_not_finite_are_judged_beside_the_frontier() -> None:
+    """As of a cast that overflows: nothing does less damage than NaN, and it is nearest to no limit."""
+    damages, sizes = {"float16": math.nan, "uniform_8": 1e-4, "uniform_6": 2e-4}, [300, 200, 100]
+    by_name = dict(zip(damages, sizes, strict=True))
+    tried = {name: SimpleNamespace(packed_bytes=lambda _, size=size: size) for name, size in by_name.items()}
+    trials = SimpleNamespace(judged="frontier", tried=tried, moment=None, damage=damages.__getitem__)
+    for name in ("_better", "_distance"):
+        setattr(trials, name, partial(getattr(Trials, name), trials))
+    assert Trials.not_near(cast(Any, trials), [1e-4], None) == []
+    assert trials._better("float16", by_name) == "float16"
+    assert trials._distance("float16", 1e-4) == math.inf
 
 
 def test_a_loss_of_a_tenth_of_what_is_accepted_does_not_tell_apart() -> None:

@@ -26,6 +26,8 @@ NEAREST = 5
 lost."""
 PLAIN: tuple[Family, ...] = ("half", "uniform", "activations", "blocks", "method")
 """What is measured on held-out examples whatever the search says of it."""
+LEAST = 1e-12
+"""Damages below this are alike."""
 BESIDE = ("float16", "uniform_8", "uniform_4")
 """What is measured there even if only the frontier is."""
 ORIGINAL = "original"
@@ -128,14 +130,14 @@ class Trials:
         return [name for name in self.tried if name not in kept]
 
     def _distance(self, name: str, limit: float) -> float:
-        """Of a damage from what may be lost, in powers."""
+        """Of a damage from what may be lost, in powers; last is what is not finite."""
         damage = self.damage(name)
-        return abs(math.log(damage / limit)) if damage > 0 else math.inf
+        return abs(math.log(max(damage, LEAST) / max(limit, LEAST))) if math.isfinite(damage) else math.inf
 
     def _better(self, name: str, sizes: Mapping[str, int]) -> str:
-        """The smallest that does no more damage in no more bytes; itself, if there is no other."""
+        """The smallest that does no more damage; itself, if its outputs are not finite, as of a cast that overflows."""
         at_least = [other for other in self.tried if self.damage(other) <= self.damage(name)]
-        return min(at_least, key=lambda other: (sizes[other], self.damage(other)))
+        return min(at_least, key=lambda other: (sizes[other], self.damage(other)), default=name)
 
     def notes(
         self, tried: Sequence[Configuration], best: Configuration, dropped: Mapping[str, str], far: Sequence[str]
