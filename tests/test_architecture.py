@@ -31,6 +31,7 @@ _DOOR = {*_SESSION, *_READING}
 ROOMS: dict[str, set[str]] = {
     "characters": set(),
     "generators": set(),
+    "native": set(),
     "record": {"characters"},
     "intervals": set(),
     "names": set(),
@@ -39,10 +40,10 @@ ROOMS: dict[str, set[str]] = {
     "redaction": set(),
     "quantities": {"record"},
     "store": {"characters", "record"},
-    "ledger": {"characters", "record", "options", "store"},
+    "ledger": {"characters", "record", "options", "store", "native"},
     "sources": {"record", "options"},
     "task": set(),
-    "tensor": set(),
+    "tensor": {"native"},
     "model": {"intervals", "names", "options", "tensor", "task", "store"},
     "core": {*_NUMBERS, "progress", "store", "task", "tensor", "model"},
     "probes": _PROBING,
@@ -71,8 +72,9 @@ ROOMS: dict[str, set[str]] = {
     "__init__": {"*"},
 }
 TORCH_FREE = {
-    "characters", "generators", "record", "intervals", "names", "options", "progress", "redaction", "quantities",
-    "store", "ledger", "sources", "sinks", "reading", "findings", "report", "run", "comparison", "live", "importing",
+    "characters", "generators", "native", "record", "intervals", "names", "options", "progress", "redaction",
+    "quantities", "store", "ledger", "sources", "sinks", "reading", "findings", "report", "run", "comparison", "live",
+    "importing",
 }  # fmt: skip
 LINES = 300
 FILES = 20

@@ -1,0 +1,61 @@
+/* What the kernels share: numbers side by side, work for several threads, and arrays that Python hands over.
+
+Sums are taken in float64 over a fixed number of lanes and pieces, and added up in a fixed order: their bits depend
+neither on the processor nor on the number of threads. */
+
+#ifndef LEARNSCOPE_KERNELS_H
+#define LEARNSCOPE_KERNELS_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stdint.h>
+#include <string.h>
+
+#if !defined(__GNUC__)
+#error "the kernels need the vector types of GCC or Clang; without them learnscope uses torch and NumPy"
+#endif
+
+#define INLINE static inline __attribute__((always_inline))
+
+#define LANES 16
+#define PIECE 65536 /* entries of one job, which a core's cache holds */
+#define ALONE (1 << 20) /* entries below which starting threads, or letting other threads run, is not worth it */
+
+/* As wide as one register of AVX2; sixteen lanes are two of floats and four of doubles. */
+typedef float floats __attribute__((vector_size(32), aligned(4)));
+typedef int32_t ints __attribute__((vector_size(32), aligned(4)));
+typedef double doubles __attribute__((vector_size(32), aligned(8)));
+typedef float four __attribute__((vector_size(16), aligned(4)));
+#define UNROLLED _Pragma("GCC unroll 4") for
+
+/* Four floats as doubles. */
+INLINE doubles widened(const float *values) { return __builtin_convertvector(*(const four *)values, doubles); }
+
+/* `yes` where the mask is set, `no` elsewhere. */
+INLINE floats pick(ints mask, floats yes, floats no) {
+    return (floats)(((ints)yes & mask) | ((ints)no & ~mask));
+}
+
+INLINE double sum_of(const double *lanes) {
+    double total = 0;
+    for (int lane = 0; lane < LANES; lane++) total += lanes[lane];
+    return total;
+}
+
+/* Runs job(context, 0) … job(context, jobs - 1), on several threads if that is asked for. */
+typedef void (*job_function)(void *context, Py_ssize_t job);
+void in_parallel(int threads, Py_ssize_t jobs, job_function job, void *context);
+
+/* A buffer without gaps of items of one of these formats ("fd": float32 or float64); -1 with an exception otherwise. */
+int get_array(PyObject *object, Py_buffer *view, const char *formats, int writable);
+INLINE char format_of(const Py_buffer *view) { return view->format ? view->format[view->format[0] == '<'] : 'B'; }
+INLINE Py_ssize_t entries_of(const Py_buffer *view) { return view->itemsize ? view->len / view->itemsize : 0; }
+
+/* All arrays of a sequence; NULL with an exception if one cannot be read. */
+Py_buffer *get_arrays(PyObject *sequence, Py_ssize_t *count, const char *formats);
+void release_arrays(Py_buffer *views, Py_ssize_t count);
+
+PyObject *has_avx2(PyObject *module, PyObject *const *args, Py_ssize_t count);
+PyObject *gradient_sums(PyObject *module, PyObject *const *args, Py_ssize_t count);
+
+#endif
