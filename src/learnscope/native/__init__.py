@@ -26,7 +26,10 @@ class Kernels(Protocol):
         """Whether this processor can run the kernels that were compiled for AVX2."""
 
     def gradient_sums(self, arrays: list[NDArray[np.floating]], out: Numbers, threads: int, /) -> None:
-        """Of each float32 or float64 array Σx², entries = 0, NaN, ±∞, max|x|, entries as large as that: six rows."""
+        """Of each float32 or float64 array Σx², entries = 0, NaN, ±∞, max|x| without NaN, entries as large as that.
+
+        `out` has a row for each. As large are NaN if all entries are 0 or one is not finite.
+        """
 
 
 def _loaded() -> Kernels | None:

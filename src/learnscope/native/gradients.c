@@ -112,6 +112,13 @@ static void add(double *out, Py_ssize_t width, const piece *part) {
     }
 }
 
+/* The largest entry tells nothing if there is none but 0, or if one is not finite. */
+static void forget_unknown(double *out, Py_ssize_t width) {
+    for (double *column = out; column < out + width; column++)
+        if (column[LARGEST * width] == 0 || column[NANS * width] + column[INFINITE * width] > 0)
+            column[AT_LARGEST * width] = NAN;
+}
+
 /* gradient_sums(arrays, out, threads): out is float64, six rows of one entry for each array. */
 PyObject *gradient_sums(PyObject *module, PyObject *const *args, Py_ssize_t given) {
     (void)module;
@@ -145,6 +152,7 @@ PyObject *gradient_sums(PyObject *module, PyObject *const *args, Py_ssize_t give
         }
         memset(out.buf, 0, (size_t)out.len);
         for (Py_ssize_t at = 0; at < pieces; at++) add(out.buf, count, &parts[at]);
+        forget_unknown(out.buf, count);
     }
     PyBuffer_Release(&out);
     release_arrays(views, count);

@@ -9,7 +9,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from learnscope.tensor.gradients.host import FEW, MOST, host_statistics
+from learnscope import native
+from learnscope.tensor.gradients.gradient import gradient_statistics
+from learnscope.tensor.gradients.host import MOST_COPIED, host_statistics
+from learnscope.tensor.gradients.limit import limit_share
+
+pytestmark = pytest.mark.skipif(native.kernels is None, reason="no compiled kernels here")
 
 AWKWARD = {
     "ordinary": lambda: torch.randn(7, 5),
@@ -32,19 +37,29 @@ def reference(tensor: Tensor) -> list[float]:
     values = tensor.detach().double().numpy()
     with np.errstate(all="ignore"):
         counts = [(values == 0).sum(), np.isnan(values).sum(), np.isinf(values).sum()]
-        return [float((values**2).sum()), *map(float, counts)]
+        sizes = np.abs(values[~np.isnan(values)])
+        largest = sizes.max(initial=0)
+        as_large = (sizes == largest).sum() if np.isfinite(values).all() and largest else None
+        return [
+            float((values**2).sum()),
+            *map(float, counts),
+            float(largest),
+            math.nan if as_large is None else as_large,
+        ]
 
 
-@pytest.mark.parametrize("counting", [True, False])
-def test_every_kind_alone_and_all_together(counting: bool) -> None:
+def check(group: list[Tensor]) -> None:
+    found = host_statistics(group)
+    assert found is not None
+    np.testing.assert_allclose(found, np.array([reference(tensor) for tensor in group]).T, rtol=1e-12)
+
+
+def test_every_kind_alone_and_all_together() -> None:
     torch.manual_seed(0)
-    tensors = {name: make() for name, make in AWKWARD.items()}
-    groups = [[tensor] for tensor in tensors.values()] + [list(tensors.values())]
-    for group in groups:
-        found = host_statistics(group, counting=counting)
-        assert found is not None
-        expected = np.array([reference(tensor) for tensor in group]).T
-        np.testing.assert_allclose(found, expected if counting else expected[:1], rtol=1e-12)
+    tensors = [make() for make in AWKWARD.values()]
+    for tensor in tensors:
+        check([tensor])
+    check(tensors)
 
 
 def with_bad_rows(*values: float) -> Tensor:
@@ -82,44 +97,25 @@ LARGE = {
 }
 
 
-@pytest.mark.parametrize("counting", [True, False])
-def test_large_ones_alone_and_among_small_ones(counting: bool) -> None:
-    """Rows are squared in float32, whose sums are right to 1e-6 even if all entries are equal."""
+def test_large_ones_alone_and_among_small_ones() -> None:
     torch.manual_seed(0)
-    tensors = {name: make() for name, make in LARGE.items()}
-    padding = torch.randn(FEW)  # so that there are never few
-    small = [make() for make in AWKWARD.values()]
-    groups = [[padding, tensor] for tensor in tensors.values()]
-    groups.append([part for pair in zip(tensors.values(), [*small, *small], strict=False) for part in pair])
-    for group in groups:
-        found = host_statistics(group, counting=counting)
-        assert found is not None
-        expected = np.array([reference(tensor) for tensor in group]).T
-        np.testing.assert_allclose(found[0], expected[0], rtol=1e-6)
-        np.testing.assert_array_equal(found[1:], expected[1:] if counting else expected[1:1])
+    tensors, small = [make() for make in LARGE.values()], [make() for make in AWKWARD.values()]
+    for tensor in tensors:
+        check([tensor])
+    check([part for pair in zip(tensors, [*small, *small], strict=False) for part in pair])
 
 
 def test_empty_ones_are_zero() -> None:
-    found = host_statistics([torch.zeros(0), torch.ones(2), torch.zeros(3, 0)], counting=True)
+    found = host_statistics([torch.zeros(0), torch.ones(2), torch.zeros(3, 0)])
     assert found is not None
-    assert found.T.tolist() == [[0, 0, 0, 0], [2, 0, 0, 0], [0, 0, 0, 0]]
-
-
-def test_more_small_ones_than_are_joined_at_a_time() -> None:
-    torch.manual_seed(0)
-    tensors = [torch.randn(size) for size in range(3900, 3920)]
-    found = host_statistics(tensors, counting=True)
-    assert found is not None
-    np.testing.assert_allclose(found, np.array([reference(tensor) for tensor in tensors]).T, rtol=1e-12)
+    np.testing.assert_array_equal(found.T, [[0, 0, 0, 0, 0, math.nan], [2, 0, 0, 0, 1, 2], [0, 0, 0, 0, 0, math.nan]])
 
 
 @pytest.mark.parametrize(
     "tensors",
     [
         [],
-        [torch.ones(1).expand(MOST)],
-        [torch.ones(2 * FEW)[::2], torch.ones(FEW)],
-        [torch.ones(2 * FEW, dtype=torch.float64)],
+        [torch.ones(2), torch.ones(1).expand(MOST_COPIED + 1)],
         [torch.ones(3, dtype=torch.bfloat16)],
         [torch.ones(3, dtype=torch.complex64)],
         [torch.ones(3).to_sparse()],
@@ -128,5 +124,34 @@ def test_more_small_ones_than_are_joined_at_a_time() -> None:
     ],
 )  # fmt: skip
 def test_others_are_left_to_the_rows(tensors: list[Tensor]) -> None:
-    assert host_statistics(tensors, counting=True) is None
-    assert host_statistics(tensors, counting=False) is None
+    assert host_statistics(tensors) is None
+
+
+def test_without_kernels_the_rows_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    tensors = [make() for make in [*AWKWARD.values(), *LARGE.values()]]
+    by_kernel = gradient_statistics(tensors)
+    monkeypatch.setattr(native, "kernels", None)
+    assert host_statistics(tensors) is None
+    by_rows = gradient_statistics(tensors)
+    torch.testing.assert_close(by_rows.sum_squares, by_kernel.sum_squares, rtol=1e-6, atol=0, equal_nan=True)
+    for counts in ("zeros", "nan", "inf"):
+        assert getattr(by_rows, counts).tolist() == getattr(by_kernel, counts).tolist()
+    assert by_rows.at_largest.isnan().all()
+    shares = [limit_share(tensors, table) for table in (by_kernel, by_rows)]
+    torch.testing.assert_close(*shares, rtol=0, atol=0)
+
+
+def test_numbers_do_not_depend_on_torchs_threads() -> None:
+    torch.manual_seed(0)
+    tensors = [torch.randn(1500, 1000), torch.randn(7)]
+    before = torch.get_num_threads()
+    found = []
+    try:
+        for threads in (1, 2, 5):
+            torch.set_num_threads(threads)
+            found.append(host_statistics(tensors))
+    finally:
+        torch.set_num_threads(before)
+    np.testing.assert_array_equal(found[0], found[1])
+    np.testing.assert_array_equal(found[0], found[2])

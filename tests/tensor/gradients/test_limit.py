@@ -7,13 +7,14 @@ import math
 import pytest
 import torch
 
+from learnscope.tensor.gradients.gradient import GradientTable, gradient_statistics, sum_squares
 from learnscope.tensor.gradients.limit import limit_share
 
 
 def share(*gradients: torch.Tensor) -> float:
-    """The same whether zeros have been counted or not."""
-    found = limit_share(gradients)
-    again = limit_share(gradients, torch.stack([(gradient == 0).sum().double() for gradient in gradients]))
+    """The same whether the entries have been counted or not."""
+    found = limit_share(gradients, gradient_statistics(gradients))
+    again = limit_share(gradients, GradientTable.uncounted(sum_squares(gradients)))
     assert found is not None
     assert again is not None
     torch.testing.assert_close(again, found, rtol=0, atol=0, equal_nan=True)
@@ -33,7 +34,7 @@ def test_zeros_do_not_count_and_the_largest_tensor_does() -> None:
 
 
 def test_what_cannot_be_looked_at() -> None:
-    assert limit_share([torch.ones(3)]) is None
+    assert limit_share([torch.ones(3)], gradient_statistics([torch.ones(3)])) is None
     assert math.isnan(share(torch.zeros(20)))
     assert math.isnan(share(torch.full((20,), torch.inf)))
 

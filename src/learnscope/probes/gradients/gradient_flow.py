@@ -99,9 +99,7 @@ class GradientFlow(Probe):
         numbers = {"squares": table.sum_squares, "zeros": table.zeros, "nan": table.nan, "inf": table.inf}
         if not (isinstance(gradients.scale, float) and gradients.scale == 1.0):
             numbers["scale"] = torch.as_tensor(gradients.scale, device=table.sum_squares.device).double()
-        # a clip by norm may have rounded more entries to 0 than were counted before it
-        zeros = table.zeros if gradients.coefficients is None else None
-        if (share := limit_share(gradients.tensors, zeros)) is not None:
+        if (share := limit_share(gradients.tensors, table)) is not None:
             numbers["limit"] = share
         if gradients.coefficients is not None:
             numbers["coefficients"] = gradients.coefficients

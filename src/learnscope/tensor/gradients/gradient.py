@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from learnscope.tensor.context import arithmetic_dtype, plain, plain_arithmetic
-from learnscope.tensor.gradients.host import INF, NAN, SQUARES, ZEROS, host_statistics
+from learnscope.tensor.gradients.host import AT_LARGEST, INF, NAN, SQUARES, ZEROS, host_statistics
 from learnscope.tensor.kernels import COMPILED_DTYPES, Form, compiled_gradient_partials, wants_compiler
 from learnscope.tensor.rows import CACHED, SMALLEST_SAFE, Batch, batches, plan, workspace
 
@@ -33,12 +33,15 @@ class GradientTable:
     """entries with g = NaN; they make `sum_squares` NaN"""
     inf: Tensor
     """entries with g = ±∞"""
+    at_largest: Tensor
+    """entries as large as the largest one, without their sign; NaN if that is 0, if one is not finite, or if nobody
+    counted them, as it takes another look on a device"""
 
     @classmethod
     def uncounted(cls, sum_squares: Tensor) -> "GradientTable":
         """Squares alone, where nobody asks for the counts: those are NaN."""
         unknown = _unknown(len(sum_squares), sum_squares.device)
-        return cls(sum_squares=sum_squares, zeros=unknown, nan=unknown, inf=unknown)
+        return cls(sum_squares=sum_squares, zeros=unknown, nan=unknown, inf=unknown, at_largest=unknown)
 
 
 @functools.lru_cache(maxsize=8)
@@ -55,8 +58,13 @@ def gradient_statistics(grads: Sequence[Tensor], *, form: Form = "auto") -> Grad
     >>> table.sum_squares.tolist(), table.zeros.tolist()
     ([25.0], [1.0])
     """
-    table = _statistics(grads, form, counting=True)
-    return GradientTable(sum_squares=table[SQUARES], zeros=table[ZEROS], nan=table[NAN], inf=table[INF])
+    on_host = host_statistics(grads) if form == "auto" else None
+    if on_host is None:
+        table = _statistics(grads, form, counting=True)
+        unknown = _unknown(len(grads), table.device)
+        return GradientTable(**_columns(table), at_largest=unknown)
+    table = torch.from_numpy(on_host)
+    return GradientTable(**_columns(table), at_largest=table[AT_LARGEST])
 
 
 def sum_squares(tensors: Sequence[Tensor], *, form: Form = "auto") -> Tensor:
@@ -65,7 +73,14 @@ def sum_squares(tensors: Sequence[Tensor], *, form: Form = "auto") -> Tensor:
     >>> sum_squares([torch.tensor([3.0, 4.0]), torch.tensor(2.0)]).tolist()
     [25.0, 4.0]
     """
+    on_host = host_statistics(tensors) if form == "auto" else None
+    if on_host is not None:
+        return torch.from_numpy(on_host[SQUARES])
     return _statistics(tensors, form, counting=False)[SQUARES]
+
+
+def _columns(table: Tensor) -> dict[str, Tensor]:
+    return {"sum_squares": table[SQUARES], "zeros": table[ZEROS], "nan": table[NAN], "inf": table[INF]}
 
 
 def row_squares(rows: Tensor) -> Tensor:
@@ -79,9 +94,6 @@ def row_squares(rows: Tensor) -> Tensor:
 
 def _statistics(tensors: Sequence[Tensor], form: Form, *, counting: bool) -> Tensor:
     """`[4, tensors]`, or `[1, tensors]` with the squares alone."""
-    on_host = host_statistics(tensors, counting=counting) if form == "auto" else None
-    if on_host is not None:
-        return torch.from_numpy(on_host)
     device = tensors[0].device if tensors else torch.device("cpu")
     with plain_arithmetic(device):
         held = [stored(index, tensor) for index, tensor in enumerate(tensors)]
