@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import subprocess
 import sys
@@ -12,15 +11,7 @@ import numpy as np
 import pytest
 
 from learnscope import native
-
-needed = pytest.mark.skipif(native.kernels is None and not os.environ.get("CI"), reason="no compiled kernels here")
-LENGTHS = [0, 1, 15, 16, 17, 4095, 4096, 4097, 65535, 65536, 65537, 200_000]
-
-
-def builds() -> list[Any]:
-    """Every build that this processor can run."""
-    first = importlib.import_module("learnscope.native._kernels")
-    return [first, importlib.import_module("learnscope.native._kernels_avx2")] if first.has_avx2() else [first]
+from native_builds import LENGTHS, awkward, builds, needed
 
 
 def test_where_tests_have_to_run_everything_there_are_kernels() -> None:
@@ -33,16 +24,6 @@ def test_they_can_be_switched_off() -> None:
     off = {**os.environ, "LEARNSCOPE_NATIVE": "0"}
     said = subprocess.run([sys.executable, "-c", code], env=off, capture_output=True, text=True, check=True).stdout
     assert said.strip() == "None"
-
-
-def awkward(length: int, kind: type[np.floating]) -> list[np.ndarray]:
-    """Arrays of this length: ordinary, many orders of magnitude, equal, with zeros, and not finite."""
-    rng = np.random.default_rng(length)
-    ordinary = rng.normal(size=length).astype(kind)
-    wide = ordinary * np.logspace(-40, 30, length).astype(kind)
-    bad = ordinary.copy()
-    bad[::7], bad[3::11], bad[5::13] = np.nan, np.inf, -np.inf
-    return [ordinary, wide, np.full(length, 0.1, kind), np.clip(ordinary, -0.5, 0.7), np.maximum(ordinary, 0), bad]
 
 
 def expected(values: np.ndarray) -> list[float]:

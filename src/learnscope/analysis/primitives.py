@@ -203,12 +203,16 @@ class History:
         self._live.append(weakref.ref(delta))
         return delta
 
+    def is_free(self) -> bool:
+        """Whether nobody holds a snapshot that reads the copy."""
+        return all(holder() is None for holder in self._holders)
+
     def advance(self, parameters: Mapping[str, Tensor], step: int) -> None:
         """Copy the current weights, for the next measurement to compare with."""
-        if any(holder() is not None for holder in self._holders):
-            self.kept = Snapshot(parameters, step, device=self.kept.device, dtype=self.kept.dtype)
-        else:
+        if self.is_free():
             self.kept.update(parameters, step)
+        else:
+            self.kept = Snapshot(parameters, step, device=self.kept.device, dtype=self.kept.dtype)
         self._holders = []
         for reference in self._live:
             if (viewer := reference()) is not None:

@@ -206,9 +206,12 @@ class AnalysisSession:
             }
         try:
             with self._batches.paused():
-                for _, bound, needs in self.metrics:
+                for place, (_, bound, needs) in enumerate(self.metrics):
                     if bound.label not in self._session.newest.records and self._has_all(bound.label, needs, fits):
-                        self._engine.fire(bound, self._with_snapshot(context.moment))
+                        moment = self._with_snapshot(context.moment)
+                        later = self.metrics[place + 1 :]
+                        moment.snapshot_is_done = self._is_free() and not any("previous" in m.needs for m in later)
+                        self._engine.fire(bound, moment)
         finally:
             self._offers.clear()  # they hold this session, and the probes hold them
         context.moment = None
@@ -216,6 +219,9 @@ class AnalysisSession:
     def _with_snapshot(self, moment: Moment) -> Moment:
         moment.snapshot = None if self._history is None else self._history.kept
         return moment
+
+    def _is_free(self) -> bool:
+        return self._history is not None and self._history.is_free()
 
     def _has_all(self, label: str, needs: frozenset[str], fits: bool) -> bool:
         missing = [need for need in sorted(needs) if not self._has(need)]

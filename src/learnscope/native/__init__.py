@@ -14,6 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 Numbers = NDArray[np.float64]
+Ids = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+Arrays = list[NDArray[np.float32]]
 
 
 class Kernels(Protocol):
@@ -22,13 +25,50 @@ class Kernels(Protocol):
     `threads` matter from a million entries on; the bits of a result depend neither on them nor on the processor.
     """
 
-    def has_avx2(self) -> bool:
-        """Whether this processor can run the kernels that were compiled for AVX2."""
+    def best_build(self) -> str:
+        """The module whose kernels were compiled for the widest registers that this processor has."""
+
+    def change_sums(
+        self, new: Arrays, old: Arrays, cuts: Numbers, out: Numbers, threads: int, renew: bool, /
+    ) -> None:
+        """Of Δ = new − old in float32 ΣΔ, Σ|Δ|, ΣΔ², Σ(Δ − mean)², max|Δ|, Σold², sign flips, changed bits, NaN, ±∞.
+
+        Then a row of `out` for every cut, with how many |Δ| are within it. A NaN makes the largest NaN, and what is not
+        finite the spread. With `renew` the old arrays become the new ones on the way.
+        """
 
     def gradient_sums(self, arrays: list[NDArray[np.floating]], out: Numbers, threads: int, /) -> None:
         """Of each float32 or float64 array Σx², entries = 0, NaN, ±∞, max|x| without NaN, entries as large as that.
 
         `out` has a row for each. As large are NaN if all entries are 0 or one is not finite.
+        """
+
+    def copy_memory(self, *to_from_bytes: int) -> None:
+        """Copy bytes to an address from another, as often as there are three numbers. Nothing of them is checked."""
+
+    def example_scores(
+        self, logits: NDArray[np.floating], targets: Ids, scores: Numbers, correct: Flags, predicted: Ids, /
+    ) -> bool:
+        """Of each row of float32 or float64 logits p(gold), margin, loss and EL2N into the four rows of `scores`.
+
+        Beside them whether it is right, and the class that was predicted instead of the target, -1 for none. False,
+        and nothing is written, if a target is none of the classes.
+        """
+
+    def ledger_find(
+        self, slots: NDArray[np.int32], hashed: bool, rows: NDArray[np.void], size: int, ids: Ids,
+        targets: Ids | None, checksums: Numbers | None, at: Ids, /,
+    ) -> bool:  # fmt: skip
+        """The rows of ids, -1 for an unknown one; whether all are known, with these targets and checksums."""
+
+    def ledger_present(
+        self, rows: NDArray[np.void], at: Ids, p_gold: Numbers, margin: Numbers, loss: Numbers, el2n: Numbers,
+        correct: Flags, targets: Ids | None, checksums: Numbers | None, predicted: Ids | None,
+        classes: NDArray[np.int16] | None, votes: NDArray[np.uint8] | None, epoch: int, once: bool, /,
+    ) -> int:  # fmt: skip
+        """One more presentation of the examples in these rows, one after another; how many `once` left out.
+
+        Targets and checksums are written where they are given, and predictions voted for.
         """
 
 
@@ -39,8 +79,8 @@ def _loaded() -> Kernels | None:
     found = None
     try:
         found = _module("_kernels")
-        return _module("_kernels_avx2") if found.has_avx2() else found
-    except ImportError:  # there was no compiler when learnscope was installed, or none that knows AVX2
+        return _module(found.best_build())
+    except ImportError:  # there was no compiler when learnscope was installed, or none that knows this processor
         return found
 
 

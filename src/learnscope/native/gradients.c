@@ -26,20 +26,19 @@ static void count_odd(const double value, sums *found) {
 
 /* Σx², zeros and max|x| of a few entries, which a core's nearest cache still holds afterwards. */
 static float of_block(const float *values, Py_ssize_t entries, double *squares_out, double *zeros_out) {
-    doubles squares[4] = {0};
-    ints zeros[2] = {0};
-    floats largest[2] = {0};
+    doubles squares[QUARTERS] = {0};
+    ints zeros[HALVES] = {0};
+    floats largest[HALVES] = {0};
     Py_ssize_t at = 0;
     for (; at + LANES <= entries; at += LANES) {
-        UNROLLED(int part = 0; part < 4; part++) {
-            doubles wide = widened(values + at + 4 * part);
+        UNROLLED(int part = 0; part < QUARTERS; part++) {
+            doubles wide = widened(values + at + IN_QUARTER * part);
             squares[part] += wide * wide;
         }
-        UNROLLED(int half = 0; half < 2; half++) {
-            floats x = *(const floats *)(values + at + 8 * half);
+        UNROLLED(int half = 0; half < HALVES; half++) {
+            floats x = *(const floats *)(values + at + IN_HALF * half);
             zeros[half] -= x == 0.0f;
-            floats size = (floats)((ints)x & 0x7fffffff);
-            largest[half] = pick(size > largest[half], size, largest[half]);
+            largest[half] = larger((floats)((ints)x & 0x7fffffff), largest[half]);
         }
     }
     double lanes[LANES];
@@ -53,8 +52,9 @@ static float of_block(const float *values, Py_ssize_t entries, double *squares_o
     *squares_out += sum_of(lanes);
     float most = 0;
     for (int lane = 0; lane < LANES; lane++) {
-        *zeros_out += zeros[lane / 8][lane % 8];
-        most = largest[lane / 8][lane % 8] > most ? largest[lane / 8][lane % 8] : most;
+        float size = ((const float *)largest)[lane];
+        *zeros_out += ((const int32_t *)zeros)[lane];
+        most = size > most ? size : most;
     }
     return most;
 }

@@ -10,6 +10,9 @@ neither on the processor nor on the number of threads. */
 #include <Python.h>
 #include <stdint.h>
 #include <string.h>
+#if defined(__AVX__)
+#include <immintrin.h>
+#endif
 
 #if !defined(__GNUC__)
 #error "the kernels need the vector types of GCC or Clang; without them learnscope uses torch and NumPy"
@@ -21,19 +24,39 @@ neither on the processor nor on the number of threads. */
 #define PIECE 65536 /* entries of one job, which a core's cache holds */
 #define ALONE (1 << 20) /* entries below which starting threads, or letting other threads run, is not worth it */
 
-/* As wide as one register of AVX2; sixteen lanes are two of floats and four of doubles. */
-typedef float floats __attribute__((vector_size(32), aligned(4)));
-typedef int32_t ints __attribute__((vector_size(32), aligned(4)));
-typedef double doubles __attribute__((vector_size(32), aligned(8)));
-typedef float four __attribute__((vector_size(16), aligned(4)));
+/* As wide as one register; sixteen lanes are HALVES of floats and QUARTERS of doubles. */
+#if defined(__AVX512F__)
+#define REGISTER 64
+#else
+#define REGISTER 32
+#endif
+#define HALVES (LANES * 4 / REGISTER)
+#define QUARTERS (LANES * 8 / REGISTER)
+#define IN_HALF (LANES / HALVES)
+#define IN_QUARTER (LANES / QUARTERS)
+typedef float floats __attribute__((vector_size(REGISTER), aligned(4)));
+typedef int32_t ints __attribute__((vector_size(REGISTER), aligned(4)));
+typedef double doubles __attribute__((vector_size(REGISTER), aligned(8)));
+typedef float narrow __attribute__((vector_size(REGISTER / 2), aligned(4)));
 #define UNROLLED _Pragma("GCC unroll 4") for
 
-/* Four floats as doubles. */
-INLINE doubles widened(const float *values) { return __builtin_convertvector(*(const four *)values, doubles); }
+/* The floats of a quarter as doubles. */
+INLINE doubles widened(const float *values) { return __builtin_convertvector(*(const narrow *)values, doubles); }
 
 /* `yes` where the mask is set, `no` elsewhere. */
 INLINE floats pick(ints mask, floats yes, floats no) {
     return (floats)(((ints)yes & mask) | ((ints)no & ~mask));
+}
+
+/* The larger of each two; the second if the first is NaN. */
+INLINE floats larger(floats first, floats second) {
+#if defined(__AVX512F__)
+    return (floats)_mm512_max_ps((__m512)first, (__m512)second);
+#elif defined(__AVX__)
+    return (floats)_mm256_max_ps((__m256)first, (__m256)second);
+#else
+    return pick(first > second, first, second);
+#endif
 }
 
 INLINE double sum_of(const double *lanes) {
@@ -55,7 +78,18 @@ INLINE Py_ssize_t entries_of(const Py_buffer *view) { return view->itemsize ? vi
 Py_buffer *get_arrays(PyObject *sequence, Py_ssize_t *count, const char *formats);
 void release_arrays(Py_buffer *views, Py_ssize_t count);
 
-PyObject *has_avx2(PyObject *module, PyObject *const *args, Py_ssize_t count);
+/* As many arguments as there are formats: of arrays as above, "V" for rows of any kind, "#" for a whole number, which
+   is the view's `len`; "!" before it for one that is written, "*" for one that may be None. -1 with an exception. */
+int get_all(const char *name, PyObject *const *args, Py_ssize_t given, int count, const char *const *formats,
+            Py_buffer *views);
+void release_all(Py_buffer *views, int count);
+
+PyObject *best_build(PyObject *module, PyObject *const *args, Py_ssize_t count);
+PyObject *change_sums(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *gradient_sums(PyObject *module, PyObject *const *args, Py_ssize_t count);
+PyObject *copy_memory(PyObject *module, PyObject *const *args, Py_ssize_t count);
+PyObject *example_scores(PyObject *module, PyObject *const *args, Py_ssize_t count);
+PyObject *ledger_find(PyObject *module, PyObject *const *args, Py_ssize_t count);
+PyObject *ledger_present(PyObject *module, PyObject *const *args, Py_ssize_t count);
 
 #endif

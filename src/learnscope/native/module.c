@@ -1,6 +1,6 @@
 /* The functions that Python sees; what each does is said in __init__.py.
 
-The same sources are compiled twice, for every processor and for those with AVX2, under two names. */
+The same sources are compiled for every processor, for those with AVX2 and for those with AVX-512, under three names. */
 
 #include "kernels.h"
 
@@ -12,20 +12,26 @@ The same sources are compiled twice, for every processor and for those with AVX2
 #define QUOTED(name) #name
 #define NAME(name) QUOTED(name)
 
-PyObject *has_avx2(PyObject *module, PyObject *const *args, Py_ssize_t count) {
+PyObject *best_build(PyObject *module, PyObject *const *args, Py_ssize_t count) {
     (void)module, (void)args, (void)count;
+    const char *name = "_kernels";
 #if defined(__x86_64__)
-    return PyBool_FromLong(__builtin_cpu_supports("avx2"));
-#else
-    Py_RETURN_FALSE;
+    if (__builtin_cpu_supports("avx2")) name = "_kernels_avx2";
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq")) name = "_kernels_avx512";
 #endif
+    return PyUnicode_FromString(name);
 }
 
 #define FUNCTION(name) {#name, (PyCFunction)(void (*)(void))name, METH_FASTCALL, NULL}
 
 static PyMethodDef functions[] = {
-    FUNCTION(has_avx2),
+    FUNCTION(best_build),
+    FUNCTION(change_sums),
     FUNCTION(gradient_sums),
+    FUNCTION(copy_memory),
+    FUNCTION(example_scores),
+    FUNCTION(ledger_find),
+    FUNCTION(ledger_present),
     {NULL, NULL, 0, NULL},
 };
 

@@ -253,9 +253,11 @@ class Loop:
 
     def _fire(self, due: Sequence[Bound], moment: Moment) -> None:
         used: dict[str, Bound] = {}
+        last = {snapshot_key(bound.probe): bound for bound in due}
         for bound in due:
             key = snapshot_key(bound.probe)
             moment.snapshot = self.snapshots.get(key) if key is not None else None
+            moment.snapshot_is_done = bound is last[key]
             if bound.probe.reads_only:  # no backward of its own
                 self.engine.fire(bound, moment)
             else:

@@ -119,10 +119,7 @@ def save_state(engine: Engine, snapshots: dict[str, Snapshot], step: int, passes
             tensors[f"state/{bound.label}/{key}"] = copy
     steps = {key: snapshot.step for key, snapshot in snapshots.items()}
     for key, snapshot in snapshots.items():
-        kept = {name: t.detach().cpu() for name, t in snapshot.tensors.items()}
-        if snapshot.rows is not None:  # in memory that they share
-            kept = {name: t.clone() for name, t in kept.items()}
-        tensors |= {f"previous/{key}/{visible(name)}": t for name, t in kept.items()}
+        tensors |= {f"previous/{key}/{visible(name)}": t.detach().cpu() for name, t in snapshot.tensors.items()}
     about = {"step": step, "attempt": engine.attempt, "states": numbers, "snapshots": steps, "passes": passes}
     metadata = {"learnscope": json.dumps(about)}
     write_atomically(path, lambda temporary: save_file(tensors, temporary, metadata=metadata))

@@ -12,8 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from learnscope.tensor.updates.laid_out import laid_out
-
 _DTYPES = {str(value).removeprefix("torch.") for value in vars(torch).values() if isinstance(value, torch.dtype)}
 _SCALES = ("x2", "e8m0")  # two numbers per byte, exponents only: formats of scales, not of weights
 FLOATS = sorted(
@@ -60,14 +58,10 @@ class Snapshot:
         if device != "disk":
             check_reachable(device)
         weights = {name: p for name, p in parameters.items() if p.is_floating_point()}
-        self.rows = laid_out(list(weights.values())) if (device, dtype) == ("cpu", "native") else None
-        """Where the copies of a small model lie, ready to be compared."""
-        self._compared_at: int | None = None
+        self._renewed_at: int | None = None
         self._refused = False
         if device == "disk":
             self._tensors = self._mapped(weights)
-        elif self.rows is not None:
-            self._tensors = dict(zip(weights, self.rows.tensors, strict=True))
         else:
             self._tensors = {
                 name: torch.empty(p.shape, dtype=self._dtype_of(p), device=device) for name, p in weights.items()
@@ -86,11 +80,8 @@ class Snapshot:
     @torch.no_grad()
     def update(self, parameters: Mapping[str, Tensor], step: int) -> None:
         """Copy the current weights into the memory of the snapshot."""
-        rows, compared_at, self._compared_at = self.rows, self._compared_at, None
-        if rows is not None and rows.filled and compared_at == step:
-            rows.exchange()
-            self._tensors = dict(zip(self._tensors, rows.tensors, strict=True))
-        else:
+        renewed_at, self._renewed_at = self._renewed_at, None
+        if renewed_at != step:
             for name, tensor in self._tensors.items():
                 tensor.copy_(parameters[name].detach(), non_blocking=True)
         self.step = step
@@ -102,9 +93,9 @@ class Snapshot:
         self.update(parameters, step)
         return self
 
-    def compared(self, step: int) -> None:
-        """The weights after this step have been compared with these: if that was in rows, they are copied already."""
-        self._compared_at = step if self.rows is not None and self.rows.filled else None
+    def has_been_renewed(self, step: int) -> None:
+        """Its memory holds the weights after this step already: whoever compared them wrote them on the way."""
+        self.step = self._renewed_at = step
 
     def check(self, parameters: Mapping[str, Tensor], cure: str = "its next change is measured from here") -> None:
         """Refuse a model whose parameters have other names or shapes than the snapshot."""

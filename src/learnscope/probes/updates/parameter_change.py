@@ -18,8 +18,7 @@ from learnscope.probes.updates.absorption import absorbed_tables, take_sample
 from learnscope.quantities.updates import ParameterChange as Q
 from learnscope.record import Label, Measurement, Table
 from learnscope.tensor.segments import Segments
-from learnscope.tensor.updates.delta import DeltaTable, delta_statistics
-from learnscope.tensor.updates.laid_out import LaidOut
+from learnscope.tensor.updates.delta import DeltaTable, compared_and_renewed, delta_statistics
 
 
 class ParameterChange(Probe):
@@ -58,14 +57,16 @@ class ParameterChange(Probe):
 
     def measure(self, moment: Moment) -> Measurement:
         before, subject = moment.previous, moment.subject
-        delta = changes(moment, self.thresholds)
+        since = before.step
+        # a class of the user's own may still read the previous weights
+        delta = changes(moment, self.thresholds, renew=moment.snapshot_is_done and type(self) is ParameterChange)
         kinds = ["model", "layer", "component", *subject.group_kinds, *(["tensor"] if self.per_tensor else [])]
         scopes = {kind: subject.segments(kind, delta.positions) for kind in kinds}
         samples = moment.state.pop("_sample", None)
         absorbed = [] if samples is None else absorbed_tables(moment, samples)
         return Measurement(
             absorbed,
-            notes={"span": [before.step, moment.step], **precision_note(before, subject.by_name())},
+            notes={"span": [since, moment.step], **precision_note(before, subject.by_name())},
             packed={"squares": delta.table.sum_squares},
             unpack=lambda _numbers: change_tables(scopes, delta, self.thresholds, self.snapshot_dtype),
         )
@@ -82,28 +83,35 @@ class Changes:
     table: DeltaTable
     dtype: str
     """Of the weights, or "mixed"."""
+    renewed: bool = False
+    """Whether the older weights are the newer ones now."""
 
     @classmethod
     def between(
         cls, new: Mapping[str, Tensor], old: Mapping[str, Tensor], thresholds: Sequence[float],
-        positions: Sequence[int], rows: LaidOut | None = None,
+        positions: Sequence[int], *, renew: bool = False,
     ) -> Changes:  # fmt: skip
-        """From two sets of weights with the same names; `rows`: where the older ones may lie."""
+        """From two sets of weights with the same names; with `renew` the older ones may become the newer on the way."""
         dtypes = {str(tensor.dtype).removeprefix("torch.") for tensor in new.values()}
+        dtype, renewed = dtypes.pop() if len(dtypes) == 1 else "mixed", None
         if isinstance(old, RoundedWeights):
             table = _one_by_one(new, old, thresholds)
         else:
-            now = [tensor.detach() for tensor in new.values()]
-            table = delta_statistics(now, [old[name] for name in new], thresholds, rows=rows)
-        return cls(list(new), positions, tuple(thresholds), table, dtypes.pop() if len(dtypes) == 1 else "mixed")
+            now, then = [tensor.detach() for tensor in new.values()], [old[name] for name in new]
+            renewed = compared_and_renewed(now, then, thresholds) if renew else None
+            table = delta_statistics(now, then, thresholds) if renewed is None else renewed
+        return cls(list(new), positions, tuple(thresholds), table, dtype, renewed is not None)
 
     def within(self, thresholds: Sequence[float]) -> Tensor:
         """[tensors, thresholds]: entries with |Δ| ≤ t."""
         return self.table.within[:, [self.thresholds.index(t) for t in thresholds]]
 
 
-def changes(moment: Moment, thresholds: Sequence[float]) -> Changes:
-    """The change since `moment.previous`, computed once unless a later probe has other thresholds."""
+def changes(moment: Moment, thresholds: Sequence[float], *, renew: bool = False) -> Changes:
+    """The change since `moment.previous`, computed once unless a later probe has other thresholds.
+
+    With `renew` the previous weights may become those of now on the way: nobody reads them any more.
+    """
     before = moment.previous
     computed: list[Changes] = moment.once(("changes", id(before)), list)
     for earlier in computed:
@@ -114,10 +122,10 @@ def changes(moment: Moment, thresholds: Sequence[float]) -> Changes:
     before.check(subject.by_name())
     positions = [i for i, p in enumerate(subject.parameters) if p.is_floating_point()]
     floats = {subject.names[i]: subject.parameters[i] for i in positions}
-    rows = before.rows if isinstance(before, Snapshot) else None  # others show a snapshot's weights
-    computed.append(Changes.between(floats, as_they_were(before, floats), thresholds, positions, rows))
-    if rows is not None:
-        before.compared(moment.step)
+    renew &= isinstance(before, Snapshot)  # others show a snapshot's weights
+    computed.append(Changes.between(floats, as_they_were(before, floats), thresholds, positions, renew=renew))
+    if computed[-1].renewed:
+        before.has_been_renewed(moment.step)
     return computed[-1]
 
 

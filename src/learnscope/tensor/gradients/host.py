@@ -11,11 +11,11 @@ from torch import Tensor
 
 from learnscope import native
 from learnscope.native import Numbers
+from learnscope.tensor.host import arrays_of
 
 SQUARES, ZEROS, NAN, INF, LARGEST, AT_LARGEST = range(6)
 MOST_COPIED = 1 << 20
 """Entries of tensors with gaps that are copied; with more, rows are."""
-_KINDS = frozenset({Tensor, torch.nn.Parameter})
 
 
 def host_statistics(tensors: Sequence[Tensor]) -> Numbers | None:
@@ -25,11 +25,8 @@ def host_statistics(tensors: Sequence[Tensor]) -> Numbers | None:
     None where there are no kernels, and for tensors of another kind.
     """
     kernels = native.kernels
-    if kernels is None or not tensors or not _KINDS.issuperset(map(type, tensors)):
-        return None
-    try:
-        arrays = [tensor.detach().numpy() if tensor.requires_grad else tensor.numpy() for tensor in tensors]
-    except (RuntimeError, TypeError):  # sparse, on another device, negated lazily, of a kind that NumPy does not know
+    arrays = arrays_of(tensors) if kernels is not None and tensors else None
+    if kernels is None or arrays is None:
         return None
     out = np.empty((6, len(arrays)))
     try:

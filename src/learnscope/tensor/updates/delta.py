@@ -1,5 +1,6 @@
 """Statistics of the change between two copies of a model's tensors, in one pass."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -7,13 +8,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from learnscope.native import Numbers
 from learnscope.tensor.context import arithmetic_dtype, common_dtype, plain, plain_arithmetic
 from learnscope.tensor.kernels import COMPILE_FROM, PARTIALS, Form, compiler_available, wants_compiler
 from learnscope.tensor.rows import Group, batches, pieces
-from learnscope.tensor.updates.fold import Fold
-from learnscope.tensor.updates.laid_out import LaidOut
+from learnscope.tensor.updates.fold import Fold, rounded_down
+from learnscope.tensor.updates.host import COLUMNS, host_changes
 
-__all__ = ["COMPILE_FROM", "DeltaTable", "Form", "compiler_available", "delta_statistics"]
+__all__ = ["COMPILE_FROM", "DeltaTable", "Form", "compared_and_renewed", "compiler_available", "delta_statistics"]
 
 LOST_DIGITS = 0.9
 """Share of ΣΔ² that the mean may explain. Above it, ΣΔ² − (ΣΔ)²/n loses more than one digit of the float32 sums.
@@ -56,33 +58,55 @@ class DeltaTable:
 
 
 def delta_statistics(
-    new: Sequence[Tensor], old: Sequence[Tensor], thresholds: Sequence[float] = (), *, form: Form = "auto",
-    rows: LaidOut | None = None,
-) -> DeltaTable:  # fmt: skip
+    new: Sequence[Tensor], old: Sequence[Tensor], thresholds: Sequence[float] = (), *, form: Form = "auto"
+) -> DeltaTable:
     """Compare tensors pairwise; `new` and `old` are only read, and no random numbers are drawn.
 
     `form`: `"compiled"` uses one fused kernel per pair of dtypes (seconds of compilation, once), `"chunked"` plain
-    operations on pieces that fit the cache. `"auto"` compiles from `COMPILE_FROM` entries on if a compiler works:
-    this never depends on measured time, so a repeated run gives the same numbers. `rows`: where the `old` ones may lie
-    in rows already; if they do, and nothing is compiled, the `new` ones are put beside them.
+    operations on pieces that fit the cache. `"auto"` reads float32 in the memory of the host by a kernel in C where
+    there is one, and otherwise compiles from `COMPILE_FROM` entries on if a compiler works: this never depends on
+    measured time, so a repeated run gives the same numbers.
 
     >>> table = delta_statistics([torch.tensor([1.0, -2.0])], [torch.tensor([1.0, 2.0])], [0.5])
     >>> table.l1.tolist(), table.sign_flips.tolist(), table.within.tolist()
     ([4.0], [1.0], [[1.0]])
     """
     _check(new, old)
+    if form == "auto" and (on_host := host_changes(new, old, _cuts(thresholds))) is not None:
+        return _from_host(on_host, new)
     device = new[0].device if new else torch.device("cpu")
     with plain_arithmetic(device):
         pairs = [(plain(a), plain(b)) for a, b in zip(new, old, strict=True)]
         compiled = wants_compiler(sum(tensor.numel() for tensor, _ in pairs), form)
         fold = Fold(pairs, thresholds)
-        if not compiled and all(a.is_cpu and a.dtype is b.dtype is torch.float32 and b.is_cpu for a, b in pairs):
-            fold.add_on_host(rows if rows is not None and rows.are(old) else None)
-        else:
-            for batch in batches(pairs):
-                fold.add(batch, compiled)
+        for batch in batches(pairs):
+            fold.add(batch, compiled)
         fold.join()
         return _table(fold, pairs)
+
+
+def compared_and_renewed(
+    new: Sequence[Tensor], old: Sequence[Tensor], thresholds: Sequence[float] = ()
+) -> DeltaTable | None:
+    """`delta_statistics`, in whose pass the old tensors become the new ones.
+
+    None, and the old ones are what they were, where there is no kernel for them.
+    """
+    _check(new, old)
+    on_host = host_changes(new, old, _cuts(thresholds), renew=True)
+    return None if on_host is None else _from_host(on_host, new)
+
+
+def _cuts(thresholds: Sequence[float]) -> list[float]:
+    """As float32 numbers that give the same answers; nothing is within NaN, nor within less than nothing."""
+    return [-math.inf if math.isnan(t) else rounded_down(t) for t in thresholds]
+
+
+def _from_host(numbers: Numbers, new: Sequence[Tensor]) -> DeltaTable:
+    table = torch.from_numpy(numbers)
+    columns = dict(zip(COLUMNS, table, strict=False))
+    entries = torch.tensor([tensor.numel() for tensor in new], dtype=torch.float64, device="cpu")
+    return DeltaTable(entries=entries, within=table[len(COLUMNS) :].T, **columns)
 
 
 def _check(new: Sequence[Tensor], old: Sequence[Tensor]) -> None:

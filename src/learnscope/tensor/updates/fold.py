@@ -4,7 +4,7 @@ import functools
 import math
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -20,9 +20,7 @@ from learnscope.tensor.kernels import (
     compiled_partials,
     suspect_rows,
 )
-from learnscope.tensor.rows import CACHED, SMALLEST_SAFE, WIDTH, Batch, Group, Pack, batches, plan
-from learnscope.tensor.updates.host import host_partials, may_be_suspect
-from learnscope.tensor.updates.laid_out import PACKED, LaidOut
+from learnscope.tensor.rows import SMALLEST_SAFE, WIDTH, Batch, Group
 
 HELD_ROWS = 1 << 15
 """Rows held before they are added up on a CPU: 1.3 MB of partials with three thresholds, still in the cache."""
@@ -84,9 +82,7 @@ class Fold:
         # packed rows are few and of any dtype: not worth a kernel
         use_kernel = compiled and isinstance(batch.owner, int) and {new.dtype, old.dtype} <= COMPILED_DTYPES
         fused = compiled_partials(new, old, cuts) if use_kernel else None
-        if fused is None and new.is_cpu and new.dtype is old.dtype is torch.float32:
-            held = Held(batch, torch.from_numpy(host_partials(new, old, self.rounded)), None)
-        elif fused is None:
+        if fused is None:
             if key not in self._passes:
                 self._passes[key] = ChunkedPass(*key)
             held = Held(batch, self._passes[key](new, old, cuts), None)
@@ -97,32 +93,6 @@ class Fold:
         self._held_rows += len(new)
         if self._held_bytes >= HELD_BYTES or (new.is_cpu and self._held_rows >= HELD_ROWS):
             self.join()
-
-    def add_on_host(self, older_in_rows: LaidOut | None = None) -> None:
-        """All pairs, which are float32 on a CPU: small ones are copied into shared rows, so that calls are few."""
-        newer, older = [new for new, _ in self.pairs], [old for _, old in self.pairs]
-        if older_in_rows is not None:
-            self._add_pack(*older_in_rows.beside(newer))
-            return
-        layout = plan(tuple((new.numel(), new.dtype, new.device) for new in newer), CACHED, PACKED)
-        for pack in layout.packs:
-            self._add_pack(pack, pack.fill(newer, "newer").rows[0], pack.fill(older, "older").rows[0])
-        owners = torch.tensor(layout.large, dtype=torch.int64, device="cpu")
-        for batch in batches([self.pairs[index] for index in layout.large]):
-            owner = layout.large[batch.owner] if isinstance(batch.owner, int) else owners[batch.owner]
-            self.add(replace(batch, owner=owner), compiled=False)
-
-    def _add_pack(self, pack: Pack, new: Tensor, old: Tensor) -> None:
-        """Small tensors in shared rows."""
-        partials = host_partials(new, old, self.rounded)
-        if may_be_suspect(partials):
-            batch = Batch(rows=(new, old), owner=pack.owner)
-            self._join_one(batch, torch.from_numpy(partials), suspect_rows(torch.from_numpy(partials)))
-            return
-        self.entries_read.numpy()[pack.members] = np.diff(pack.starts, append=len(new)) * WIDTH
-        columns = self.columns.numpy()[: len(partials)]
-        columns[:, pack.members] = np.add.reduceat(partials, pack.starts, axis=1)
-        columns[LARGEST, pack.members] = np.maximum.reduceat(partials[LARGEST], pack.starts)
 
     def _add_totals(self, batch: Batch, totals: NDArray[np.float64]) -> None:
         self.entries_read[batch.owner] += batch.rows[0].numel()
