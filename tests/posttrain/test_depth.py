@@ -201,6 +201,16 @@ def test_more_examples_make_up_for_tokens_that_bits_give_up() -> None:
     assert FEWEST["bit_widths"] <= choose_depth(model, large, 256).bits.examples < MADE_UP
 
 
+def test_more_examples_than_the_work_allows_are_counted_with_what_single_units_take_of_fewer() -> None:
+    """The first 12 are run for every unit, which is little for each of 200 examples, and much for each of 40."""
+    model, level = gpt2(), LEVELS["default"]
+    one = OneExample(WORK["bit_widths"] / 40 / bit_passes(model, 40, level.alone).compared, 0, 128)
+    found = choose_depth(model, one, 200, for_bits=200).bits
+    assert 38 <= found.examples <= 40
+    assert not found.tokens
+    assert found.examples * bit_passes(model, found.examples, level.alone).work(one) <= WORK["bit_widths"]
+
+
 def test_only_the_first_tokens_of_plain_texts_are_taken() -> None:
     plain = tokens(4, 40)
     assert can_shorten(TASK, [plain])

@@ -98,3 +98,10 @@ def test_every_method_keeps_the_form(method: str) -> None:
     if METHODS[method].needs_calibration:
         with pytest.raises(QuantiseError, match="20 input features and statistics of 24"):
             quantize_by(method, weight[:, :20], 4, inputs=statistics)
+
+
+def test_the_error_of_the_outputs_over_more_inputs_than_are_multiplied_at_a_time() -> None:
+    """Of 300 inputs, of which the last band has 44: the sum over the tokens themselves."""
+    x, change = drawn(400, 300, seed=2), drawn(5, 300, seed=3)
+    found = InputStatistics.of(x.double()).output_error(change)
+    torch.testing.assert_close(found, (change.double() @ x.double().T).square().sum(1), rtol=1e-12, atol=0)

@@ -109,6 +109,8 @@ def affordable_bits(model: nn.Module, one: OneExample, given: int, wanted: int, 
     """
     passes = bit_passes(model, wanted, level.alone, judged=level.judged)
     found = affordable("bit_widths", passes, one, wanted, level.bits)
+    if found.examples < wanted and not found.tokens:  # of fewer, each takes more: single units need so many anyway
+        return affordable_bits(model, one, given, found.examples, level)
     more = min(MADE_UP, given)
     searched = min(level.searched, more // 4)
     if not found.tokens or not searched:

@@ -25,7 +25,7 @@ EXPONENTS = tuple(step / 20 for step in range(21))
 def quantize_awq(weight: Tensor, bits: int, scheme: Scheme, inputs: InputStatistics) -> Quantised:
     """`weight` [out, in] in `bits` (2 to 8) with a factor for each input feature; `scheme` has `input_scales`."""
     matrix = checked_matrix(weight)
-    wide = matrix.to(compute_dtype(matrix.dtype))
+    wide = matrix.to(compute_dtype(matrix.dtype)).contiguous()  # as it is read many times
     mean = inputs.magnitude / max(inputs.tokens, 1)
     plain = best = quantize(matrix, bits, scheme)
     least = float("inf")

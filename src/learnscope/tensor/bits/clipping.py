@@ -17,6 +17,7 @@ from learnscope.tensor.bits.quantize import (
     checked_bits,
     checked_matrix,
     compute_dtype,
+    ends_of,
     grouped,
     quantize,
     restored,
@@ -53,8 +54,8 @@ def clipped_scales(
 
 
 def _best_scales(groups: Tensor, bits: int, scheme: Scheme, dtype: torch.dtype | None) -> tuple[Tensor, Tensor | None]:
-    ends = torch.aminmax(groups, dim=-1, keepdim=True)
-    largest = torch.maximum(-ends.min, ends.max).clamp(min=torch.finfo(groups.dtype).tiny)
+    ends = low, high = ends_of(groups)
+    largest = torch.maximum(-low, high).clamp(min=torch.finfo(groups.dtype).tiny)
     scale, zero = scales_of(groups, bits, scheme, ends=ends)
     least = _error(groups, largest, scale, zero, bits, dtype)
     for share in SHARES[1:]:

@@ -209,7 +209,8 @@ def grouped(matrix: Tensor, scheme: Scheme) -> Tensor:
     groups = -(-inputs // length)
     if groups * length > inputs:
         matrix = functional.pad(matrix, (0, groups * length - inputs))
-    return matrix.reshape(outputs, groups, length)
+    parts = matrix.reshape(outputs, groups, length)
+    return parts.contiguous() if groups > 1 else parts  # of a transposed weight, reading them takes longer than copying
 
 
 def ungrouped(grouped: Tensor, like: Tensor) -> Tensor:
@@ -245,7 +246,7 @@ def scales_of(
     Zero points are None if the scheme is symmetric. `ends` are the least and largest entry of each group, where these
     are known.
     """
-    low, high = torch.aminmax(groups, dim=-1, keepdim=True) if ends is None else ends
+    low, high = ends_of(groups) if ends is None else ends
     low, high = low * share, high * share
     if scheme.is_symmetric(bits):
         most = 2 ** (bits - 1) - 1
@@ -257,6 +258,11 @@ def scales_of(
         spread = torch.where(spread.isfinite(), spread, (high / 2 - low / 2) / (most / 2))
     scale = _as_stored(spread, groups, scheme)
     return scale, (-low / scale).round_().clamp_(0, most).add_(0.0)
+
+
+def ends_of(groups: Tensor) -> tuple[Tensor, Tensor]:
+    """The least and largest entry of each group; `aminmax` takes ten times as long as both by themselves."""
+    return groups.amin(-1, keepdim=True), groups.amax(-1, keepdim=True)
 
 
 @torch.no_grad()

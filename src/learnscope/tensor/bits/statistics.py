@@ -9,6 +9,9 @@ from torch import Tensor
 
 from learnscope.tensor.bits.quantize import QuantiseError, compute_dtype
 
+BAND = 128
+"""Rows of Σ x xᵀ that are multiplied at a time."""
+
 
 @dataclass(slots=True)
 class InputStatistics:
@@ -43,9 +46,18 @@ class InputStatistics:
         self.tokens += len(rows)
 
     def output_error(self, change: Tensor, dtype: torch.dtype = torch.float64) -> Tensor:
-        """Σ over tokens of (change · x)², for each row of a weight's change [out, in], computed in `dtype`."""
-        wide = change.to(dtype)
-        return ((wide @ self.gram.to(dtype)) * wide).sum(-1)
+        """Σ over tokens of (change · x)², for each row of a weight's change [out, in], computed in `dtype`.
+
+        Of the symmetric Σ x xᵀ only the blocks on and above the diagonal are multiplied, and those above counted twice.
+        """
+        wide, gram = change.to(dtype), self.gram.to(dtype)
+        error = wide.new_zeros(len(wide))
+        for start in range(0, len(gram), BAND):
+            end = start + BAND
+            product = wide[:, start:end] @ gram[start:end, start:]
+            product[:, BAND:] *= 2
+            error += (product * wide[:, start:]).sum(-1)
+        return error
 
     def changes_less(self, first: Tensor, second: Tensor) -> Tensor:
         """Whether the outputs change less by the rows of `first` than by those of `second`, both changes [out, in].
