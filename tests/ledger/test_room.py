@@ -54,7 +54,7 @@ def test_growing_moves_the_memory() -> None:
     pages = arrays["rows"].base.obj  # type: ignore[union-attr]
     room.resize(arrays, "rows", 1000, 3_000_000)
     assert arrays["rows"].base.obj is pages  # type: ignore[union-attr]
-    assert len(pages) == 3_000_000 * DTYPE.itemsize
+    assert len(pages) >= 3_000_000 * DTYPE.itemsize
 
 
 def test_nothing_to_hold() -> None:

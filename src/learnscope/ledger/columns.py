@@ -78,6 +78,11 @@ class Columns:
         ids: NDArray[np.int64] = self["id"][rows]
         return ids
 
+    @property
+    def rows(self) -> NDArray[np.void]:
+        """All rows, spare room at the end included, as bytes that belong together."""
+        return self._arrays[_ROWS]
+
     def take(self, at: NDArray[Any]) -> Rows:
         """Copies of rows, with the fields of the columns that every ledger has."""
         return self._arrays[_ROWS].take(at).view(_FIELDS)

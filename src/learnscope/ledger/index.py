@@ -56,29 +56,29 @@ class HashedIds:
 
     def __init__(self, ids_at: Callable[[NDArray[Any]], Ids]) -> None:
         self._ids_at = ids_at
-        self._slots = np.zeros(2048, dtype=np.int32)
+        self.slots = np.zeros(2048, dtype=np.int32)
         self._size = 0
 
     @property
     def nbytes(self) -> int:
-        return self._slots.nbytes
+        return self.slots.nbytes
 
     def find(self, ids: Ids) -> NDArray[np.int64]:
         rows = np.full(len(ids), -1, dtype=np.int64)
         left, at = np.arange(len(ids)), self._first_slot(ids)
         while len(left):
-            found = self._slots[at] - 1
+            found = self.slots[at] - 1
             same = (self._ids_at(found) == ids[left]) & (found >= 0)
             rows[left[same]] = found[same]
             further = (found >= 0) & ~same  # another id has the slot: the next one is looked at
-            left, at = left[further], (at[further] + 1) & (len(self._slots) - 1)
+            left, at = left[further], (at[further] + 1) & (len(self.slots) - 1)
         return rows
 
     def add(self, ids: Ids) -> None:
         """Give distinct ids, none of which there was, the next rows."""
         total = self._size + len(ids)
-        if 2 * total > len(self._slots):
-            self._slots = np.zeros(1 << (2 * total - 1).bit_length(), dtype=np.int32)
+        if 2 * total > len(self.slots):
+            self.slots = np.zeros(1 << (2 * total - 1).bit_length(), dtype=np.int32)
             for start in range(0, self._size, CHUNK):
                 rows = np.arange(start, min(start + CHUNK, self._size), dtype=np.int32)
                 self._put(self._ids_at(rows), rows)
@@ -88,13 +88,13 @@ class HashedIds:
     def _put(self, ids: Ids, rows: NDArray[np.int32]) -> None:
         at = self._first_slot(ids)
         while len(rows):
-            free = self._slots[at] == 0
-            self._slots[at[free]] = rows[free] + 1
-            lost = self._slots[at] != rows + 1  # to another id, of the batch or from before
-            rows, at = rows[lost], (at[lost] + 1) & (len(self._slots) - 1)
+            free = self.slots[at] == 0
+            self.slots[at[free]] = rows[free] + 1
+            lost = self.slots[at] != rows + 1  # to another id, of the batch or from before
+            rows, at = rows[lost], (at[lost] + 1) & (len(self.slots) - 1)
 
     def _first_slot(self, ids: Ids) -> NDArray[np.int64]:
-        bits = len(self._slots).bit_length() - 1
+        bits = len(self.slots).bit_length() - 1
         mixed = ids.view(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
         return ((mixed ^ (mixed >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9) >> np.uint64(64 - bits)).view(
             np.int64
@@ -112,7 +112,17 @@ class IdIndex:
 
     @property
     def nbytes(self) -> int:
-        return self._hashed.nbytes if self._table is None else self._table.nbytes
+        return self.slots.nbytes
+
+    @property
+    def is_hashed(self) -> bool:
+        """Whether rows are found by the hash of an id, or by the id itself."""
+        return self._table is None
+
+    @property
+    def slots(self) -> NDArray[np.int32]:
+        """Where rows are found: row + 1, 0 for none."""
+        return self._hashed.slots if self._table is None else self._table
 
     def guess(self, ids: Ids) -> NDArray[Any]:
         """Rows of ids, right for all that are known, any or −1 for others."""

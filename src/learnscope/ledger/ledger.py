@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from learnscope.ledger import files, table
+from learnscope.ledger import at_once, files, table
 from learnscope.ledger.batch import Batch, as_batch, repeats
 from learnscope.ledger.columns import GRAND, OTHER, Columns, Rows
 from learnscope.ledger.index import IdIndex, Sample, among, chosen_ids
@@ -116,26 +116,18 @@ class Ledger:
         tracked = batch if self._chosen is None else batch.where(among(batch.ids, self._chosen))
         (rows, known), changed = self._as_before(tracked), []
         if rows is None:
-            again = repeats(tracked.ids)
-            rows = self._index.find(tracked.ids)
-            changed = self._check(tracked, rows, again=again)
+            rows = self._find(tracked)
+            changed = self._check(tracked, rows, again=repeats(tracked.ids))
             if (rows < 0).any():
                 tracked = tracked.where(self._make_room(tracked.ids, rows, batch.epoch))
-                rows = self._index.find(tracked.ids)
-            self.untracked += len(batch.ids) - len(tracked.ids)
-        else:
-            again = repeats(rows)
-            self.untracked += len(batch.ids) - len(tracked.ids)
+                rows = self._find(tracked)
+        self.untracked += len(batch.ids) - len(tracked.ids)
         if len(tracked.ids):
-            if not again:
-                self._apply(tracked, rows, changed, known)
-                return
-            for part, at in tracked.in_turn(rows):
-                self._apply(part, at, changed)
+            self._present(tracked, rows, changed, known)
 
     def summary(self) -> tuple[dict[str, Any], dict[str, list[float]]]:
         """Numbers over all examples, and quantiles of their scores; see `learnscope.ledger.table.summary`."""
-        return table.summary(self._columns.used())
+        return at_once.summary(self._columns) or table.summary(self._columns.used())
 
     def frame(self) -> pd.DataFrame:
         """One row per example, in the order of their ids; see `learnscope.ledger.table.frame`."""
@@ -203,9 +195,17 @@ class Ledger:
         tracked: NDArray[np.bool_] = self._index.find(ids) >= 0
         return tracked
 
+    def _find(self, batch: Batch) -> NDArray[np.int64]:
+        """The row of each example, -1 for an unknown one."""
+        found = at_once.find(self._index, self._columns, batch)
+        return self._index.find(batch.ids) if found is None else found[0]
+
     def _as_before(self, batch: Batch) -> tuple[NDArray[np.int64] | None, Rows | None]:
-        """Where the rows of a batch are in which every id is known and has the target and input it had, and copies of
-        them; None for any other batch."""
+        """Where the rows of a batch are in which every id is known and has the target and input it had, and, without
+        kernels, copies of them; None for any other batch."""
+        found = at_once.find(self._index, self._columns, batch)
+        if found is not None:
+            return found[0] if found[1] else None, None
         rows = self._index.guess(batch.ids)
         if not len(self):
             return None, None
@@ -228,6 +228,19 @@ class Ledger:
             batch.where(known).check_same(before.get("target"), before.get("checksum"))
         return names
 
+    def _present(self, batch: Batch, rows: NDArray[np.int64], changed: list[str], known: Rows | None) -> None:
+        """One presentation of examples, which may come twice, at these rows."""
+        once = self._settings["once_an_epoch"]
+        self._columns.need(*changed)
+        repeated = at_once.present(self._columns, batch, rows, write=bool(changed), once=once)
+        if repeated is not None:
+            self.repeated += repeated
+        elif not repeats(rows):
+            self._apply(batch, rows, changed, known)
+        else:
+            for part, at in batch.in_turn(rows):
+                self._apply(part, at, changed)
+
     def _apply(self, batch: Batch, at: NDArray[np.int64], changed: list[str], rows: Rows | None = None) -> None:
         """One presentation of distinct examples, at these rows, of which there may be copies already."""
         columns = self._columns
@@ -240,7 +253,6 @@ class Ledger:
         if batch.predicted is not None:
             columns.need(*OTHER)
             vote(columns[OTHER[0]], columns[OTHER[1]], at, batch.predicted)
-        columns.need(*changed)
         rows = columns.take(at) if rows is None else rows
         for name in changed:
             rows[name] = getattr(batch, name)

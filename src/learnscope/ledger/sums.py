@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from learnscope import native
 from learnscope.ledger.batch import finite
 
 MOST_GROUPS = 100
@@ -39,8 +40,6 @@ class GroupSums:
         """One presentation of each example; `groups` is the group of each, or the one group of all."""
         if self.too_many or not len(groups):
             return
-        if (scored := finite(p_gold, loss)) is not None:
-            p_gold, loss = np.where(scored, p_gold, 0.0), np.where(scored, loss, 0.0)
         names, which = ([groups], None) if isinstance(groups, str) else _numbered(np.asarray(groups))
         fresh = [name for name in names if name not in self.names]
         if len(self.names) + len(fresh) > MOST_GROUPS:
@@ -50,10 +49,24 @@ class GroupSums:
             self.names += fresh
             self.table = np.concatenate([self.table, np.zeros((len(fresh), _COLUMNS))])
         rows = [self.names.index(name) for name in names]
+        if native.kernels is None:
+            self._add(which, rows, correct, p_gold, loss)
+            return
+        place = np.zeros(len(p_gold), dtype=np.int64) if which is None else np.ascontiguousarray(which, np.int64)
+        scores = [np.ascontiguousarray(each) for each in (correct, p_gold, loss)]
+        native.kernels.group_sums(place, np.array(rows), *scores, self.table)
+
+    def _add(
+        self, which: NDArray[np.int64] | None, rows: list[int], correct: NDArray[np.bool_], p_gold: NDArray[np.float64],
+        loss: NDArray[np.float64],
+    ) -> None:  # fmt: skip
+        """Presentations of the groups in these rows of the table."""
+        if (scored := finite(p_gold, loss)) is not None:
+            p_gold, loss = np.where(scored, p_gold, 0.0), np.where(scored, loss, 0.0)
         table = self.table[rows]
-        table[:, 0] += _counts(which, None, len(p_gold), len(names))
-        table[:, 1] += _counts(which, correct, len(p_gold), len(names))
-        table[:, 2] += _counts(which, scored, len(p_gold), len(names))
+        table[:, 0] += _counts(which, None, len(p_gold), len(rows))
+        table[:, 1] += _counts(which, correct, len(p_gold), len(rows))
+        table[:, 2] += _counts(which, scored, len(p_gold), len(rows))
         table[:, 3], table[:, 4] = _added(which, table[:, 3], p_gold), _added(which, table[:, 4], loss)
         self.table[rows] = table
 

@@ -98,47 +98,62 @@ def summary(arrays: Arrays) -> tuple[dict[str, Any], dict[str, list[float]]]:
     if not examples:
         return {"examples": 0, "presentations": 0}, {}
     shown, nonfinite = arrays["presentations"], arrays["nonfinite"]
-    learned, forgotten = np.count_nonzero(arrays["first_correct"]), np.count_nonzero(arrays["forgetting_events"])
-    numbers: dict[str, Any] = {
-        "examples": examples,
-        "presentations": int(np.add.reduce(shown, dtype=np.int64)),
-        "nonfinite": int(np.add.reduce(nonfinite, dtype=np.int64)),
-        "forgetting_events": int(np.add.reduce(arrays["forgetting_events"], dtype=np.int64)),
-        "learned": np.count_nonzero(arrays["first_learned"]) / examples,
-        "never_learned": (examples - learned) / examples,
-        "unforgettable": (learned - forgotten) / examples,  # only what was learned can be forgotten
-    }
+    sums = [int(np.add.reduce(each, dtype=np.int64)) for each in (shown, nonfinite, arrays["forgetting_events"])]
+    some = [np.count_nonzero(arrays[name]) for name in ("first_learned", "first_correct", "forgetting_events")]
+    numbers = counted(examples, *sums, *some)
     count = shown - nonfinite
     measured: NDArray[np.bool_] | None = count > 0
     if not np.any(measured):
-        return numbers | {f"mean_{name}": None for name in _SCORES}, {}
+        return numbers | _NONE, {}
     if np.all(measured):
         measured = None
     quantiles: dict[str, list[float]] = {}
-    size, names = len(count if measured is None else count[measured]), list(_SCORES)
+    size, names = len(count if measured is None else count[measured]), list(SCORES)
     together = len(names) if size <= TOGETHER else 1
     for start in range(0, len(names), together):
         part = names[start : start + together]
         scores = np.empty((len(part), size))
         for row, name in zip(scores, part, strict=True):
-            values = arrays[_SCORES[name]]
+            values = arrays[SCORES[name]]
             row[:] = values if measured is None else values[measured]
             if name == "variability":
                 row /= count if measured is None else count[measured]
                 np.sqrt(row, out=row)
-        means = (np.add.reduce(scores, 1) / size).tolist()
-        numbers |= {f"mean_{name}": mean for name, mean in zip(part, means, strict=True)}
-        quantiles |= zip(part, _quantiles(scores), strict=True)
+        of_part = _scored(part, scores)
+        numbers, quantiles = numbers | of_part[0], quantiles | of_part[1]
     return numbers, quantiles
+
+
+def counted(
+    examples: int, presentations: int, nonfinite: int, events: int, learned: int, right: int, forgotten: int
+) -> dict[str, Any]:
+    """The summary's first numbers, from sums over examples and how many were learned, ever right, ever forgotten."""
+    return {
+        "examples": examples, "presentations": presentations, "nonfinite": nonfinite, "forgetting_events": events,
+        "learned": learned / examples, "never_learned": (examples - right) / examples,
+        "unforgettable": (right - forgotten) / examples,  # only what was learned can be forgotten
+    }  # fmt: skip
+
+
+def all_scored(scores: NDArray[np.float64]) -> tuple[dict[str, Any], dict[str, list[float]]]:
+    """The summary's means and quantiles, of scores in rows, which are reordered."""
+    return _scored(list(SCORES), scores) if scores.shape[1] else (_NONE, {})
+
+
+def _scored(names: list[str], scores: NDArray[np.float64]) -> tuple[dict[str, Any], dict[str, list[float]]]:
+    means = (np.add.reduce(scores, 1) / scores.shape[1]).tolist()
+    numbers = {f"mean_{name}": mean for name, mean in zip(names, means, strict=True)}
+    return numbers, dict(zip(names, _quantiles(scores), strict=True))
 
 
 TOGETHER = 2**16
 """Examples up to which all their scores are copied at once."""
-_SCORES = {
+SCORES = {
     "confidence": "confidence", "variability": "confidence_m2", "aum": "aum", "el2n": "el2n_mean",
     "cumulative_loss": "cumulative_loss",
 }  # fmt: skip
 """What is summed up of every example, and the column that it is in."""
+_NONE = dict.fromkeys((f"mean_{name}" for name in SCORES), None)
 
 
 def _quantiles(values: NDArray[np.float64]) -> list[list[float]]:

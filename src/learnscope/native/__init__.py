@@ -43,6 +43,9 @@ class Kernels(Protocol):
         `out` has a row for each. As large are NaN if all entries are 0 or one is not finite.
         """
 
+    def bytes_at(self, address: int, bytes: int, /) -> bytes:
+        """A copy of memory. Nothing is checked."""
+
     def copy_memory(self, *to_from_bytes: int) -> None:
         """Copy bytes to an address from another, as often as there are three numbers. Nothing of them is checked."""
 
@@ -70,6 +73,14 @@ class Kernels(Protocol):
 
         Targets and checksums are written where they are given, and predictions voted for.
         """
+
+    def ledger_totals(self, rows: NDArray[np.void], size: int, counts: Ids, scores: Numbers, /) -> int:
+        """Six sums over rows, and five scores of those that have some, whose number is returned; see ledger.c."""
+
+    def group_sums(
+        self, which: Ids, rows: Ids, correct: Flags, p_gold: Numbers, loss: Numbers, table: Numbers, /
+    ) -> None:
+        """Add presentations of groups to the groups' rows: one, right, finite, p(gold) and loss."""
 
 
 def _loaded() -> Kernels | None:

@@ -87,9 +87,12 @@ void release_all(Py_buffer *views, int count);
 PyObject *best_build(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *change_sums(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *gradient_sums(PyObject *module, PyObject *const *args, Py_ssize_t count);
+PyObject *bytes_at(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *copy_memory(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *example_scores(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *ledger_find(PyObject *module, PyObject *const *args, Py_ssize_t count);
+PyObject *group_sums(PyObject *module, PyObject *const *args, Py_ssize_t count);
+PyObject *ledger_totals(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *ledger_present(PyObject *module, PyObject *const *args, Py_ssize_t count);
 
 #endif

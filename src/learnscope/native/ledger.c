@@ -243,3 +243,34 @@ PyObject *ledger_present(PyObject *module, PyObject *const *args, Py_ssize_t giv
     if (!fits) return PyErr_Format(PyExc_ValueError, "the rows and %zd presentations do not fit together", count);
     return PyLong_FromSsize_t(repeated);
 }
+
+/* ledger_totals(rows, size, counts, scores): the sums of presentations, of those that were not finite and of forgetting
+   events, and how many rows have been learned, were ever right and ever forgotten; beside them, of each row with finite
+   scores, confidence, its standard deviation, AUM, EL2N and cumulative loss. Returns how many these are. */
+PyObject *ledger_totals(PyObject *module, PyObject *const *args, Py_ssize_t given) {
+    (void)module;
+    static const char *const formats[] = {"V", "#", "!lq", "!d"};
+    Py_buffer views[4];
+    if (get_all("ledger_totals", args, given, 4, formats, views)) return NULL;
+    const row *rows = views[0].buf;
+    Py_ssize_t size = views[1].len, measured = 0;
+    int64_t *counts = views[2].buf;
+    double *scores = views[3].buf;
+    int fits = views[0].itemsize == sizeof(row) && size >= 0 && size <= entries_of(&views[0]) &&
+               entries_of(&views[2]) == 6 && entries_of(&views[3]) == 5 * size;
+    if (fits) memset(counts, 0, 6 * sizeof *counts);
+    for (Py_ssize_t at = 0; fits && at < size; at++) {
+        const row *known = &rows[at];
+        int32_t count = known->presentations - known->nonfinite;
+        counts[0] += known->presentations, counts[1] += known->nonfinite, counts[2] += known->forgetting_events;
+        counts[3] += known->first_learned != 0, counts[4] += known->first_correct != 0;
+        counts[5] += known->forgetting_events != 0;
+        if (count <= 0) continue;
+        double *score = scores + measured++;
+        score[0] = known->confidence, score[size] = sqrt(known->confidence_m2 / count), score[2 * size] = known->aum;
+        score[3 * size] = known->el2n_mean, score[4 * size] = known->cumulative_loss;
+    }
+    release_all(views, 4);
+    if (!fits) return PyErr_Format(PyExc_ValueError, "the rows and what is written do not fit together");
+    return PyLong_FromSsize_t(measured);
+}

@@ -28,10 +28,13 @@ static PyMethodDef functions[] = {
     FUNCTION(best_build),
     FUNCTION(change_sums),
     FUNCTION(gradient_sums),
+    FUNCTION(bytes_at),
     FUNCTION(copy_memory),
     FUNCTION(example_scores),
     FUNCTION(ledger_find),
+    FUNCTION(group_sums),
     FUNCTION(ledger_present),
+    FUNCTION(ledger_totals),
     {NULL, NULL, 0, NULL},
 };
 

@@ -135,6 +135,17 @@ PyObject *example_scores(PyObject *module, PyObject *const *args, Py_ssize_t giv
     return PyBool_FromLong(inside);
 }
 
+/* bytes_at(address, bytes) */
+PyObject *bytes_at(PyObject *module, PyObject *const *args, Py_ssize_t given) {
+    (void)module;
+    if (given != 2) return PyErr_Format(PyExc_TypeError, "bytes_at takes 2 arguments, not %zd", given);
+    const char *from = PyLong_AsVoidPtr(args[0]);
+    Py_ssize_t bytes = PyLong_AsSsize_t(args[1]);
+    if (PyErr_Occurred()) return NULL;
+    if (bytes < 0 || (bytes && !from)) return PyErr_Format(PyExc_ValueError, "there is nothing to copy");
+    return PyBytes_FromStringAndSize(from ? from : "", bytes);
+}
+
 /* copy_memory(to, from, bytes, to, from, bytes, …) */
 PyObject *copy_memory(PyObject *module, PyObject *const *args, Py_ssize_t given) {
     (void)module;

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from learnscope.task.shapes import IGNORE, flatten_positions, is_single, predictions
+from learnscope.tensor.examples.at_once import host_scores
 from learnscope.tensor.hashing import as_float, mixed
 
 WIDE = 2**22
@@ -22,6 +23,7 @@ FAR = 80.0
 """How far below the largest logit exp is still exact in float32."""
 CHUNK = 2**22
 """Logits processed together, so that they are not all copied at once."""
+_Numbers = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +67,11 @@ def example_scores(logits: Tensor, targets: Tensor) -> ExampleScores:
     count, example = logits.shape[0], None
     if logits.ndim == 2 and targets.shape == logits.shape[:1] and not is_single(logits):
         logits, aligned = logits.detach(), targets.to(logits.device).long()  # already one row per position
-        if logits.is_cpu and len(aligned) and (scores := _of_few(logits, aligned)) is not None:
-            return scores
+        if logits.is_cpu and len(aligned) and logits.numel() <= SOME:
+            found = host_scores(logits, aligned)
+            scores = _of_few(logits, aligned) if found is None else _of_kernel(*found, aligned.numpy())
+            if scores is not None:
+                return scores
         keep = aligned != IGNORE
     else:
         logits, flat, counted, example = flatten_positions(logits.detach(), targets.to(logits.device), None)
@@ -141,10 +146,17 @@ def _five(logits: Tensor, gold: Tensor, wide: bool) -> tuple[Tensor, Tensor, Ten
     return gold_exp / total, at_gold - best, loss, el2n, _right(logits, gold, at_gold, best)
 
 
+def _of_kernel(
+    scores: _Numbers, right: NDArray[np.bool_], predicted: NDArray[np.int64], targets: NDArray[np.int64]
+) -> ExampleScores:
+    counts = np.ones(len(targets), dtype=np.int64)
+    return ExampleScores(scores[0], scores[1], scores[2], scores[3], right, counts, targets, predicted)
+
+
 def _of_few(logits: Tensor, targets: Tensor) -> ExampleScores | None:
     """The same by NumPy for not too many rows that all count: it starts a small operation in half of torch's time."""
     classes = logits.shape[1]
-    if classes > FEW or logits.numel() > SOME:
+    if classes > FEW:
         return None
     z: NDArray[np.float64] = torch.empty(classes, len(targets), dtype=torch.float64).copy_(logits.t()).numpy()
     gold = targets.numpy()
@@ -160,14 +172,11 @@ def _of_few(logits: Tensor, targets: Tensor) -> ExampleScores | None:
         right[tied] = (predictions(logits[torch.from_numpy(tied)]) == targets[torch.from_numpy(tied)]).numpy()
     predicted, (wrong,) = np.full(len(gold), -1), (~right).nonzero()
     if len(wrong):
-        predicted[wrong] = z[:, wrong].argmax(0)
+        predicted[wrong] = np.where(np.isnan(at_gold[wrong]) | np.isnan(best[wrong]), -1, z[:, wrong].argmax(0))
     with np.errstate(all="ignore"):  # what is not finite is counted, and left out of means
         p, loss, el2n = _softmax(z, at_gold, np.maximum(at_gold, best))
         margin = at_gold - best
     return ExampleScores(p, margin, loss, el2n, right, np.ones(len(gold), dtype=np.int64), gold, predicted)
-
-
-_Numbers = NDArray[np.float64]
 
 
 def _softmax(z: _Numbers, at_gold: _Numbers, top: _Numbers) -> tuple[_Numbers, _Numbers, _Numbers]:

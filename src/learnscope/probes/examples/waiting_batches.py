@@ -8,6 +8,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from learnscope.tensor.examples.at_once import Places
+
 BATCHES, LOGITS = 32, 2**18
 """Batches, and logits, processed together: one by one, small batches would cost several times as much."""
 SMALL = 2**14
@@ -58,6 +60,7 @@ class Block:
             )
             for place in self._places
         ]
+        self._memory = Places(self._places)
         self.used = 0
         self._joined: Kind = ()
 
@@ -71,7 +74,8 @@ class Block:
         """A copy of the batch; None if there is no room left."""
         if self.used == len(self._places):
             return None
-        parts = [ids, logits.detach(), targets, *([] if inputs is None else [inputs.detach()])]
-        torch._foreach_copy_(self._places[self.used], parts)
+        parts = [ids, logits, targets] if inputs is None else [ids, logits, targets, inputs]
+        if not self._memory.put(self.used, parts):
+            torch._foreach_copy_(self._places[self.used], [part.detach() for part in parts])
         self.used += 1
         return self._batches[self.used - 1]

@@ -9,6 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from learnscope.task.batches import ID_KEYS, first_of
+from learnscope.tensor.examples.at_once import own_numbers
 
 STEPS = 16
 """Steps whose ids are kept."""
@@ -63,7 +64,7 @@ def ids_in(batch: Any) -> Any:
 def own_ids(ids: Any) -> Any:
     """A copy: the loop may fill the same buffer with the next batch's."""
     if isinstance(ids, Tensor):
-        return ids.detach().clone()
+        return own_numbers(ids)
     return ids.copy() if isinstance(ids, np.ndarray) else ids
 
 
@@ -73,7 +74,7 @@ def plain_ids(ids: Any) -> list[int | str]:
     >>> plain_ids(np.array([3, 4]))
     [3, 4]
     """
-    listed: Sequence[Any] = ids.tolist() if isinstance(ids, Tensor | np.ndarray) else list(ids)
+    listed: Sequence[Any] = ids.tolist() if isinstance(ids, Tensor | np.ndarray | memoryview) else list(ids)
     flat = listed if isinstance(listed, list) else [listed]
     return [row if isinstance(row, int | str) else str(row) for row in flat]
 

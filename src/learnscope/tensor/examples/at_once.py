@@ -1,0 +1,71 @@
+"""Kernels for a batch of examples in the memory of the host: its scores, and copies that cost next to nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from learnscope import native
+
+Scores = tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.int64]]
+
+
+def host_scores(logits: Tensor, targets: Tensor) -> Scores | None:
+    """p(gold), margin, loss and EL2N in four rows; whether right; and what was predicted instead, -1 for none.
+
+    None where there are no kernels, and where a target is none of the classes; logits are [N, C] of two classes or
+    more, targets int64.
+    """
+    kernels = native.kernels
+    if kernels is None or type(logits) is not Tensor:
+        return None
+    half = logits.dtype not in (torch.float32, torch.float64)
+    z = np.ascontiguousarray((logits.float() if half else logits).numpy(force=True))
+    count = len(z)
+    scores, right, predicted = np.empty((4, count)), np.empty(count, np.bool_), np.empty(count, np.int64)
+    inside = kernels.example_scores(z, np.ascontiguousarray(targets.numpy()), scores, right, predicted)
+    return (scores, right, predicted) if inside else None
+
+
+class Places:
+    """Memory on the host that batches of one kind are copied to, in place of tensors: a call of torch takes longer."""
+
+    def __init__(self, places: Sequence[Sequence[Tensor]]) -> None:
+        self._places, kernels = places, native.kernels
+        self._copy: Any = None if kernels is None else kernels.copy_memory
+        if not all(tensor.is_cpu and tensor.is_contiguous() for place in places for tensor in place):
+            self._copy = None
+        self._to = [[(t.data_ptr(), t.nbytes) for t in place] for place in places] if self._copy else []
+
+    def __reduce__(self) -> Any:
+        """A copy has memory of its own, at other addresses."""
+        return Places, (self._places,)
+
+    def put(self, number: int, parts: Sequence[Tensor]) -> bool:
+        """Copy tensors of just that kind to a place; False where torch has to."""
+        if self._copy is None:
+            return False
+        known: list[int] = []
+        try:
+            for (to, size), part in zip(self._to[number], parts, strict=True):
+                if not part.is_contiguous() or part.is_neg():
+                    return False
+                known += (to, part.data_ptr(), size)
+            self._copy(*known)
+        except (RuntimeError, ValueError):  # it has no memory of the usual kind, or none
+            return False
+        return True
+
+
+def own_numbers(values: Tensor) -> memoryview | Tensor:
+    """A copy of whole numbers in one dimension, which has `tolist()`."""
+    kernels = native.kernels
+    usual = type(values) is Tensor and values.is_cpu and values.dtype is torch.int64 and values.ndim == 1
+    if kernels is None or not usual or not values.is_contiguous() or values.is_neg():
+        return values.detach().clone()
+    return memoryview(kernels.bytes_at(values.data_ptr(), 8 * len(values))).cast("q")
