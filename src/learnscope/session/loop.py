@@ -54,14 +54,14 @@ class Loop:
         self._meter: MicroBatchMeter | None = None
         self._times_out_of_turn = 0
         self._of_one_rank = is_one_of_several()
-        self._backwards = Backwards(self.subject, engine.failed)
+        counts = any("calls" in bound.probe.needs for bound in engine.bound)
+        self._backwards = Backwards(self.subject, engine.failed, follow=counts)
         self._listening = Listening(engine)
         self._due = DueSteps(engine)
         self._seen_at_last_step = 0
         """What was seen of backward passes, since the last training step, before an optimizer last stepped."""
         self._seen_when_opened = 0
         self._micro_batches: MicroBatches | None = None
-        counts = any("calls" in bound.probe.needs for bound in engine.bound)
         self._calls = Calls(self.subject, self._backwards, counts=counts)
         self._attempts = Attempts(engine, self._backwards, self._calls, self.feed, self.moment)
         if counts:

@@ -21,7 +21,7 @@ WATCHED = 4
 
 
 class Additions:
-    """Counts how often a backward has added to the gradient of a parameter; `autograd.grad` adds to none.
+    """Counts how often a backward has come by a parameter, or added to its gradient; `autograd.grad` adds to none.
 
     Its hook is called at every step: it is one call in C, `next` of an iterator of None, and holds nothing, as torch
     hides such hooks from the garbage collector.
@@ -44,9 +44,12 @@ class Additions:
 
 
 class Backwards:
-    """Counts the backward passes since the last step, and records the order in which the first reaches parameters."""
+    """Counts the backward passes since the last step, and records the order in which the first reaches parameters.
 
-    def __init__(self, subject: Subject, failed: Callable[[str], object]) -> None:
+    Without `follow` nobody asks what they bring: they are counted alone, without a function of Python's.
+    """
+
+    def __init__(self, subject: Subject, failed: Callable[[str], object], *, follow: bool = True) -> None:
         trainable = [(name, p) for name, p in zip(subject.names, subject.parameters, strict=True) if p.requires_grad]
         spread = [p for _, p in trainable[:: max(1, -(-len(trainable) // WATCHED))]]
         # with one of every optimizer: a backward may be for one of them alone
@@ -56,13 +59,15 @@ class Backwards:
         self.on_reach: Callable[[int, Tensor], object] | None = None
         """Called with the place of a leaf and what a backward is about to add to its gradient."""
         self._failed = failed
-        self.seen = 0
-        """Grows with every backward since the last step, also with one that reaches a part of the model only."""
+        self._seen = 0
         self._counts = [0] * len(chosen)
-        self._handles = [p.register_hook(partial(self._count, i)) for i, p in enumerate(chosen)]
+        self._arrivals = [] if follow else [Additions() for _ in chosen]
+        """Of each leaf, in place of what `_count` counts."""
+        hooks = [each.hook for each in self._arrivals] or [partial(self._count, i) for i in range(len(chosen))]
+        self._handles = [p.register_hook(hook) for p, hook in zip(chosen, hooks, strict=True)]
         self.additions = [Additions() for _ in chosen]
         """Of each leaf."""
-        added = zip(chosen, self.additions, strict=True)
+        added = zip(chosen, self.additions, strict=True) if follow else ()
         self._handles += [p.register_post_accumulate_grad_hook(additions.hook) for p, additions in added]
         self._order: list[str] = []
         # a compiled backward hands over all gradients at once: its order says nothing
@@ -72,26 +77,41 @@ class Backwards:
         """Whether parameters still note when a backward reaches them."""
 
     @property
+    def seen(self) -> int:
+        """Grows with every backward since the last step, also with one that reaches a part of the model only."""
+        seen = self._seen
+        for each in self._arrivals:
+            seen += each.number
+        return seen
+
+    @property
     def passes(self) -> int:
-        return max(self._counts, default=0)
+        return max([*self._counts, *(each.number for each in self._arrivals)], default=0)
 
     def take_passes(self) -> int:
         """The passes of a step that has ended; those of the next are counted from now on."""
+        if self._arrivals:
+            passes = 0
+            for each in self._arrivals:  # as `passes`, with fewer calls at every step
+                left = each.left()
+                passes, each.start = max(passes, each.start - left), left
+            return passes
         passes = max(self._counts) if self._counts else 0
-        self._counts, self.seen = [0] * len(self._counts), 0
+        self._counts, self._seen = [0] * len(self._counts), 0
         return passes
 
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Backward passes of probes are not the loop's."""
-        counts, seen, listener = list(self._counts), self.seen, self.on_reach
-        added = [each.number for each in self.additions]
+        counts, seen, listener = list(self._counts), self._seen, self.on_reach
+        counted = [*self.additions, *self._arrivals]
+        added = [each.number for each in counted]
         self.on_reach = None
         try:
             yield
         finally:
-            self._counts, self.seen, self.on_reach = counts, seen, listener
-            for each, number in zip(self.additions, added, strict=True):
+            self._counts, self._seen, self.on_reach = counts, seen, listener
+            for each, number in zip(counted, added, strict=True):
                 each.forget(number)
 
     def take_order(self) -> list[str]:
@@ -109,7 +129,7 @@ class Backwards:
 
     def _count(self, index: int, gradient: Tensor) -> None:
         self._counts[index] += 1
-        self.seen += 1
+        self._seen += 1
         if self.on_reach is not None:
             try:
                 self.on_reach(index, gradient)
