@@ -16,7 +16,9 @@ from numpy.typing import NDArray
 Numbers = NDArray[np.float64]
 Ids = NDArray[np.int64]
 Flags = NDArray[np.bool_]
-Arrays = list[NDArray[np.float32]]
+Floats = NDArray[np.float32]
+Arrays = list[Floats]
+Blocks = NDArray[np.int32]
 
 
 class Kernels(Protocol):
@@ -28,13 +30,42 @@ class Kernels(Protocol):
     def best_build(self) -> str:
         """The module whose kernels were compiled for the widest registers that this processor has."""
 
-    def change_sums(
-        self, new: Arrays, old: Arrays, cuts: Numbers, out: Numbers, threads: int, renew: bool, /
-    ) -> None:
+    def change_sums(self, new: Arrays, old: Arrays, cuts: Numbers, out: Numbers, threads: int, renew: bool, /) -> None:
         """Of Δ = new − old in float32 ΣΔ, Σ|Δ|, ΣΔ², Σ(Δ − mean)², max|Δ|, Σold², sign flips, changed bits, NaN, ±∞.
 
         Then a row of `out` for every cut, with how many |Δ| are within it. A NaN makes the largest NaN, and what is not
         finite the spread. With `renew` the old arrays become the new ones on the way.
+        """
+
+    def count_changed(
+        self, new: Arrays, old: Arrays, ranks: Blocks, offsets: Blocks, out: Ids, threads: int, /
+    ) -> None:
+        """In how many entries of every block the bits of new and old differ. A block has as many entries as `ranks`;
+        every array begins with a new one.
+        """
+
+    def cut_changed(
+        self, new: Arrays, old: Arrays, ranks: Blocks, offsets: Blocks, kept: Ids, out: Blocks, threads: int, /
+    ) -> None:
+        """The rank in every block below which there are `kept` entries whose bits differ, for each row of `kept`.
+
+        The rank of an entry is that at its place in `ranks`, turned by its block's offset.
+        """
+
+    def divergence_sums(
+        self, reference: Floats, variant: Floats, weights: Floats, out: Numbers, first: Ids, threads: int, /
+    ) -> None:
+        """Of each row, with d = variant − reference, Σ w d, Σ w (e^d − 1 − d), Σ d² and Σ (variant² − reference²).
+
+        Into the four rows of `out`; `first` gets the first place of the variant's largest entry, -1 if one is NaN.
+        """
+
+    def exchange_entries(
+        self, new: Arrays, old: Arrays, ranks: Blocks, offsets: Blocks, thresholds: Numbers, now: Blocks | None,
+        then: Blocks | None, threads: int, /,
+    ) -> None:  # fmt: skip
+        """Exchange where one of two rules reverts and the other does not: |new − old| ≤ threshold, and the rank is at
+        least the cut of its block, if there are cuts. A NaN is never reverted.
         """
 
     def gradient_sums(self, arrays: list[NDArray[np.floating]], out: Numbers, threads: int, /) -> None:

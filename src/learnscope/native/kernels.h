@@ -59,6 +59,19 @@ INLINE floats larger(floats first, floats second) {
 #endif
 }
 
+/* Whether any lane is not 0. */
+INLINE int any(ints lanes) {
+#if defined(__AVX512F__)
+    return _mm512_test_epi32_mask((__m512i)lanes, (__m512i)lanes) != 0;
+#elif defined(__AVX__)
+    return !_mm256_testz_si256((__m256i)lanes, (__m256i)lanes);
+#else
+    int32_t found = 0;
+    for (int lane = 0; lane < IN_HALF; lane++) found |= lanes[lane];
+    return found != 0;
+#endif
+}
+
 INLINE double sum_of(const double *lanes) {
     double total = 0;
     for (int lane = 0; lane < LANES; lane++) total += lanes[lane];
@@ -86,6 +99,10 @@ void release_all(Py_buffer *views, int count);
 
 PyObject *best_build(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *change_sums(PyObject *module, PyObject *const *args, Py_ssize_t count);
+PyObject *count_changed(PyObject *module, PyObject *const *args, Py_ssize_t count);
+PyObject *cut_changed(PyObject *module, PyObject *const *args, Py_ssize_t count);
+PyObject *divergence_sums(PyObject *module, PyObject *const *args, Py_ssize_t count);
+PyObject *exchange_entries(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *gradient_sums(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *bytes_at(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *copy_memory(PyObject *module, PyObject *const *args, Py_ssize_t count);

@@ -27,6 +27,10 @@ PyObject *best_build(PyObject *module, PyObject *const *args, Py_ssize_t count) 
 static PyMethodDef functions[] = {
     FUNCTION(best_build),
     FUNCTION(change_sums),
+    FUNCTION(count_changed),
+    FUNCTION(cut_changed),
+    FUNCTION(divergence_sums),
+    FUNCTION(exchange_entries),
     FUNCTION(gradient_sums),
     FUNCTION(bytes_at),
     FUNCTION(copy_memory),

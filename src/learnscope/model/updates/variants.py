@@ -17,6 +17,7 @@ from learnscope.model.weights.rounded import RoundedWeights
 from learnscope.tensor.context import plain_arithmetic
 from learnscope.tensor.kernels import wants_compiler
 from learnscope.tensor.rows import flat
+from learnscope.tensor.updates.exchange import host_exchange
 from learnscope.tensor.updates.fold import bits_differ
 from learnscope.tensor.updates.masks import KEEP_ALL, Order, Rule, exchange_entries
 
@@ -75,7 +76,8 @@ class Reverting:
         self._device = self._pairs[0][0].device if self._pairs else torch.device("cpu")
         self.entries = sum(weight.numel() for weight, _ in self._pairs)
         self.order = Order([weight.numel() for weight, _ in self._pairs], seed)
-        self._compiled = wants_compiler(self.entries, "auto")
+        self._on_host = host_exchange(self._pairs, self.order)
+        self._compiled = self._on_host is None and wants_compiler(self.entries, "auto")
         self._rule = self._next = KEEP_ALL
         self._done = 0
         """Entries that already follow the next rule, while it is being applied."""
@@ -88,6 +90,11 @@ class Reverting:
 
     def apply(self, rule: Rule) -> None:
         """Undo exactly the entries of the last update that `rule` reverts."""
+        if self._on_host is not None:
+            self._on_host.exchange(self._rule, rule)
+            self._rule = self._next = rule
+            torch.clear_autocast_cache()
+            return
         self._next, self._done = rule, 0
         with plain_arithmetic(self._device):
             for part in self._parts():
@@ -99,7 +106,9 @@ class Reverting:
 
     def restore(self) -> None:
         """Put the whole update back."""
-        if not (self._rule is self._next is KEEP_ALL):
+        if self._on_host is not None:
+            self._on_host.exchange(self._rule, KEEP_ALL)
+        elif not (self._rule is self._next is KEEP_ALL):
             with plain_arithmetic(self._device):
                 done = 0
                 for part in self._parts():
@@ -110,6 +119,8 @@ class Reverting:
 
     def keep_of_changed(self, counts: list[int], changed: int) -> list[Rule]:
         """One rule per count, which keeps that many of the `changed` entries whose stored bits differ."""
+        if self._on_host is not None:
+            return self._on_host.keep_of_changed(counts, changed)
         return self.order.keep_of(self._changed(), counts, changed)
 
     def count_changed(self) -> int:

@@ -153,8 +153,8 @@ class Calls:
             # a backward has given each of them a gradient of this step alone, which is there
             if not leaf.reached or leaf.stale or parameter.grad is None:
                 ordinary = False
-            # a loop's own step is a write like any other
-            if leaf.written is not None and optimizer is not None and leaf.written != writes(parameter):
+            # a loop's own step is a write like any other; an inference tensor counts none
+            if leaf.written is not None and optimizer is not None and leaf.written != parameter._version:
                 self._flags.add("weights_written")
         if ordinary:  # as at most steps
             return

@@ -87,7 +87,10 @@ class Modes:
 
     def in_eval(self) -> bool:
         """Whether one of a few modules that matter in training is in eval mode."""
-        return any(not each.module.training and not each.parent.training for each in self.few)
+        for each in self.few:  # a generator would be called once more for each, at every step
+            if not (each.module.training or each.parent.training):
+                return True
+        return False
 
     def names_in_eval(self) -> list[str]:
         """The first few of all that are."""

@@ -3,7 +3,8 @@
 Per entry in float32. With d = variant − reference and e = exp(reference − its largest): D = Σ e d/Σ e,
 Φ = Σ e (e^d − 1 − d)/Σ e, and the divergence is ln(1 + D + Φ) − D. Rows in which that loses digits (a common shift of
 all logits, a likely class that becomes unlikely), overflows or is not finite come back as NaN, and are left to the
-slower float64 way. Nothing is compiled: that takes twenty seconds, which an audit of a small model never gets back.
+slower float64 way. Nothing is compiled by torch: that takes twenty seconds, which an audit of a small model never gets
+back.
 """
 
 from __future__ import annotations
@@ -12,8 +13,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
+
+from learnscope import native
+from learnscope.tensor.host import arrays_of
 
 FUSED_FROM = 1 << 20
 """Logits from which on it is done like this."""
@@ -32,6 +37,8 @@ PIECE = 512
 
 BLOCK = 1 << 18
 """Logits that are compared at a time on a CPU: all that is computed of them stays in the cache."""
+HOST_BLOCK = 1 << 22
+"""Logits that a kernel in C compares at a time, whose exponentials are not kept: enough work for all threads."""
 ACCELERATOR_BLOCK = 1 << 24
 
 NEAR = 0.25
@@ -96,7 +103,7 @@ def row_facts(logits: Tensor) -> RowFacts | None:
 
 def fused_comparison(reference: Tensor, variant: Tensor, facts: RowFacts) -> FusedRows:
     """How far the variant's rows are from the reference's, whose `facts` these are."""
-    shifted, curved, error, growth = _sums(reference, variant, facts)
+    (shifted, curved, error, growth), first = _sums(reference, variant, facts)
     shift, curve = shifted / facts.total, curved / facts.total
     kl = torch.log1p(shift + curve) - shift
     # the sums are accurate to 1e-7, but 1 + D + Φ cancels where likely classes became unlikely
@@ -108,17 +115,44 @@ def fused_comparison(reference: Tensor, variant: Tensor, facts: RowFacts) -> Fus
     log_total = facts.top.squeeze(1).double() + facts.total.log() + torch.log1p(shift + curve)
     kl, cosine = kl.masked_fill(lost, torch.nan), cosine.clamp(-1, 1).masked_fill(unlike, torch.nan)
     numbers = torch.stack([kl, cosine, error / reference.shape[1]])
-    return FusedRows(numbers, first_largest(variant), log_total.masked_fill(lost, torch.nan))
+    return FusedRows(numbers, first, log_total.masked_fill(lost, torch.nan))
 
 
-def _blocks(logits: Tensor) -> list[slice]:
-    size = BLOCK if logits.device.type == "cpu" else ACCELERATOR_BLOCK
+def _blocks(logits: Tensor, host_block: int = BLOCK) -> list[slice]:
+    size = host_block if logits.device.type == "cpu" else ACCELERATOR_BLOCK
     step = max(1, size // logits.shape[1])
     return [slice(start, start + step) for start in range(0, len(logits), step)]
 
 
-def _sums(reference: Tensor, variant: Tensor, facts: RowFacts) -> Tensor:
-    """Σ e d, Σ e (e^d − 1 − d), Σ d² and Σ (b² − a²) of each row, [4, rows]."""
+def _sums(reference: Tensor, variant: Tensor, facts: RowFacts) -> tuple[Tensor, Tensor]:
+    """Σ e d, Σ e (e^d − 1 − d), Σ d² and Σ (b² − a²) of each row, [4, rows]; the variant's first largest."""
+    if native.kernels is None:
+        return _sums_in_blocks(reference, variant, facts), first_largest(variant)
+    blocks = [slice(None)] if facts.exponentials is not None else _blocks(reference, HOST_BLOCK)
+    parts = [_host_sums(reference[rows], variant[rows], facts, rows) for rows in blocks]
+    known = [part for part in parts if part is not None]
+    if len(known) < len(parts) or not parts:
+        return _sums_in_blocks(reference, variant, facts), first_largest(variant)
+    sums, first = zip(*known, strict=True)
+    return torch.cat(sums, 1), torch.cat(first)
+
+
+def _host_sums(reference: Tensor, variant: Tensor, facts: RowFacts, rows: slice) -> tuple[Tensor, Tensor] | None:
+    """The same of some rows by a kernel in C; None where it cannot read them."""
+    a, b = reference.float(), variant.float()
+    e = torch.sub(a, facts.top[rows]).exp_() if facts.exponentials is None else facts.exponentials[rows]
+    arrays = arrays_of([a, b, e])
+    if native.kernels is None or arrays is None:
+        return None
+    out, first = np.empty((4, len(a))), np.empty(len(a), np.int64)
+    try:
+        native.kernels.divergence_sums(*arrays, out, first, torch.get_num_threads())
+    except (TypeError, ValueError):  # rows with gaps
+        return None
+    return torch.from_numpy(out), torch.from_numpy(first)
+
+
+def _sums_in_blocks(reference: Tensor, variant: Tensor, facts: RowFacts) -> Tensor:
     blocks = _blocks(reference)
     found = torch.empty(4, len(reference), dtype=torch.float64, device=reference.device)
     # the same memory for every block: fresh pages would take as long as the arithmetic

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 import numpy as np
 import torch
@@ -95,13 +95,14 @@ class Order:
         draw = np.random.default_rng(seed)
         self.offsets = draw.integers(BLOCK, size=len(self.lengths), dtype=np.int32)
         self._phase = draw.random()
-        self._ranks = draw.permutation(BLOCK).astype(np.int32)
+        self.shared_ranks = draw.permutation(BLOCK).astype(np.int32)
+        """Before they are turned by a block's offset."""
         self._on_device: dict[torch.device, tuple[Tensor, Tensor]] = {}
 
     def ranks(self, blocks: slice, device: torch.device) -> Ranks:
         """The ranks in some blocks, on a device."""
         if device not in self._on_device:
-            ranks, offsets = torch.from_numpy(self._ranks), torch.from_numpy(self.offsets).unsqueeze(1)
+            ranks, offsets = torch.from_numpy(self.shared_ranks), torch.from_numpy(self.offsets).unsqueeze(1)
             self._on_device[device] = ranks.to(device, torch.float32), offsets.to(device, torch.float32)
         shared, offsets = self._on_device[device]
         return Ranks(shared, offsets[blocks])
@@ -118,13 +119,23 @@ class Order:
         random u in [0, 1): every candidate is kept with probability K/E, and exactly K are (systematic sampling).
         """
         cuts = np.zeros((len(counts), len(self.lengths)), dtype=np.int32)
-        total = max(1, total)
-        phase, end = int(self._phase * total), 0
+        end = 0
         for block, mask in enumerate(candidates):
             start, end = end, end + int(np.count_nonzero(mask))
-            kept = [(count * end + phase) // total - (count * start + phase) // total for count in counts]
-            cuts[:, block] = self._cuts(block, mask, end - start, kept)
+            cuts[:, block] = self._cuts(block, mask, end - start, self._share(start, end, counts, total))
         return [Rule(np.inf, chosen) for chosen in cuts]
+
+    def shares(self, present: Sequence[int], counts: Sequence[int], total: int) -> NDArray[np.int64]:
+        """How many of each block's candidates are kept, `[counts, blocks]`; `present` are how many there are."""
+        ends = list(accumulate(present, initial=0))
+        kept = [self._share(start, end, counts, total) for start, end in pairwise(ends)]
+        return np.array(kept, np.int64).reshape(len(present), len(counts)).T.copy()
+
+    def _share(self, start: int, end: int, counts: Sequence[int], total: int) -> list[int]:
+        """How many of the candidates from `start` to `end` are kept."""
+        total = max(1, total)
+        phase = int(self._phase * total)
+        return [(count * end + phase) // total - (count * start + phase) // total for count in counts]
 
     def _cuts(self, block: int, mask: NDArray[np.bool_], present: int, kept: Sequence[int]) -> list[int]:
         """The ranks below which exactly these numbers of a block's candidates lie."""
@@ -144,7 +155,7 @@ class Order:
 
     def _ranks_at(self, block: int, entries: NDArray[np.int64]) -> NDArray[np.int32]:
         """The ranks of some entries in the random order of their block."""
-        ranks: NDArray[np.int32] = (self._ranks[entries] + self.offsets[block]) % self.block
+        ranks: NDArray[np.int32] = (self.shared_ranks[entries] + self.offsets[block]) % self.block
         return ranks
 
 
