@@ -96,7 +96,7 @@ def counting(model: Any) -> Iterator[list[int]]:
 
 
 def test_the_planned_passes_are_those_that_run() -> None:
-    model, batch = gpt2(), tokens(8, 12)
+    model, batch = gpt2(), tokens(8, 40)
     analyzer = ModelAnalyzer(model, progress=False)
     with counting(model) as calls, analyzer.session.sharing([batch]):
         analyzer.bit_width_analyzer.analyze_layer_sensitivity([batch], bits=ALONE, embeddings=True)
@@ -116,15 +116,17 @@ def test_the_planned_passes_are_those_that_run() -> None:
 
 
 def test_prompts_are_planned_in_the_ways_that_they_can_be_changed() -> None:
-    """All of them with a tokenizer, else only tokens, and none of inputs that are no tokens."""
-    reader, batch = asked.tokenizer(), tokens(8, 12)
+    """All of them with a tokenizer, else only tokens, and none of inputs that are no tokens; as many as can differ."""
+    reader, batch = asked.tokenizer(), tokens(8, 40)
     plain = robustness_passes(5, 3, ()).forwards
     for tokenizer, kinds in ((None, TOKEN_KINDS), (reader, PromptPerturbation.kinds)):
         model = asked.model()
         analyzer = ModelAnalyzer(model, tokenizer=tokenizer, progress=False)
         with counting(model) as calls:
             analyzer.robustness_analyzer.test_prompt_perturbations([batch], examples=8)
-        assert sum(calls) == 8 * (robustness_passes(5, 3, kinds).forwards - plain)
+        planned = 8 * (robustness_passes(5, 3, kinds).forwards - plain)
+        # of few words and letters, several levels change the same, which is run once
+        assert sum(calls) == planned if tokenizer is None else planned / 2 < sum(calls) < planned
         depth = Planner(analyzer.session).depth(Batches([batch], {}))
         assert tuple(depth.kinds) == tuple(kinds)
         assert depth.robustness == robustness_passes(depth.steps, depth.transfer_steps, kinds)

@@ -89,6 +89,29 @@ def test_the_same_by_seed_and_what_is_predicted_stays() -> None:
         assert kept == [prompt.tail for prompt in prompts]
 
 
+def test_what_several_levels_change_alike_is_run_once() -> None:
+    """Of ten tokens both levels swap one pair, the same by each seed: as many passes as of one level, and no others."""
+    net, data, passes = model(), batches(), []
+    handle = net.register_forward_pre_hook(lambda *_: passes.append(1))
+
+    def measured(*levels: float) -> dict[tuple[str, float, str], float]:
+        passes.clear()
+        probe = ls.PromptPerturbation(levels=levels, kinds=("token_swaps",), examples=10)
+        return numbers(ls.audit(net, data, probes=[probe], strict=True))
+
+    both, needed = measured(0.02, 0.1), len(passes)
+    alone = measured(0.02)
+    assert needed == len(passes)
+    expected = {key: value for key, value in both.items() if key[1] != 0.1}
+    assert alone == pytest.approx(expected, rel=0, abs=0, nan_ok=True)
+    swapped = {(level, name): value for (kind, level, name), value in both.items() if kind == "token_swaps"}
+    assert swapped
+    same = {(0.02, name): value for (level, name), value in swapped.items() if level == 0.1}
+    assert {key: swapped[key] for key in same} == pytest.approx(same, rel=0, abs=0, nan_ok=True)
+    assert both["clean", 0.0, "kl"] == both["clean", 0.0, "loss_change"] == 0
+    handle.remove()
+
+
 def test_without_a_tokenizer_tokens_alone_are_changed_and_the_rest_says_why() -> None:
     run = ls.audit(model(), batches(), probes=[ls.PromptPerturbation(levels=(0.2,), seeds=1)], strict=True)
     frame = run.frame("PromptPerturbation", name="kl").set_index("scope")

@@ -85,18 +85,24 @@ def outputs_of_batches(model: nn.Module, task: Task, batches: Sequence[Any]) -> 
 
 
 @torch.no_grad()
-def example_sums_of_pass(
+def example_sums_by_batch(
     model: nn.Module, task: Task, batches: Sequence[Any], reference: Sequence[KeptOutputs] | None = None
-) -> ExampleSums:
+) -> list[ExampleSums]:
     """One guarded pass in eval mode over all batches."""
     device = model_device(model)
     originals: Sequence[KeptOutputs | None] = reference or [None] * len(batches)
     with guard(model):
-        parts = [
+        return [
             example_sums(task.outputs(model, task.to(batch, device)), task.size(batch), original)
             for batch, original in zip(batches, originals, strict=True)
         ]
-    return joined_sums(parts)
+
+
+def example_sums_of_pass(
+    model: nn.Module, task: Task, batches: Sequence[Any], reference: Sequence[KeptOutputs] | None = None
+) -> ExampleSums:
+    """The same of all batches together."""
+    return joined_sums(example_sums_by_batch(model, task, batches, reference))
 
 
 def joined_sums(parts: Sequence[ExampleSums]) -> ExampleSums:

@@ -121,9 +121,8 @@ def robustness_passes(
     )
     noise = Passes(compared=noisy.seeds * (len(noisy.sigmas) + len(noisy.bits)))
     changed = Passes(plain=2 * inputs.seeds * len(inputs.levels))
-    # prompts as they are: the outputs to compare with and their scores, as tokens, and as text that is encoded again;
-    # and once more for what is shown
-    clean = 2 * (bool(kinds) + any(kind in TEXT_KINDS for kind in kinds)) + bool(kinds)
+    # prompts as they are, as tokens and as text that is encoded again
+    clean = bool(kinds) + any(kind in TEXT_KINDS for kind in kinds)
     changed += Passes(compared=clean + len(kinds) * prompts.seeds * len(prompts.levels))
     widths = 1 + len(BitRobustness.bits)
     others = widths - 1  # where an attack was made, and without any at the first width, the outputs have been seen

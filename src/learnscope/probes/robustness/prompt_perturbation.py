@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from learnscope.core.moment import Moment
 from learnscope.intervals import ratio_interval, share_difference_interval
-from learnscope.model.outputs.example_sums import example_sums_of_pass, outputs_of_batches
+from learnscope.model.outputs.example_sums import (
+    ExampleSums,
+    example_sums,
+    example_sums_by_batch,
+    joined_sums,
+    outputs_of_batches,
+)
 from learnscope.model.robustness.prompts import (
     NO_TOKENIZER,
     TEXT_KINDS,
@@ -94,17 +101,38 @@ class PromptPerturbation(RobustnessProbe):
 
     def _runs(self, moment: Moment, prompter: Prompter, kind: str, level: float | None) -> dict[str, Any]:
         """Sums of every seed, and how much was changed; without a level, of the prompts as they are."""
-        model, task = moment.model, moment.task
-        own = prompter.clean(kind)
-        reference = moment.once(("clean prompts", kind in TEXT_KINDS), lambda: outputs_of_batches(model, task, own))
         runs, changed, of = [], 0, 0
         for place in range(self.seeds if level and kind != CLEAN else 1):
-            batches, count, total = own, 0, 1
+            batches, count, total = prompter.clean(kind), 0, 1
             if level is not None and kind != CLEAN:
                 batches, count, total = prompter.changed(kind, level, self.seed + place)
-            runs.append(check_counted(example_sums_of_pass(model, task, batches, reference)).plain())
+            runs.append(check_counted(self._sums(moment, prompter, kind, batches)).plain())
             changed, of = changed + count, of + total
         return {"runs": runs, "changed_share": changed / of if of else None}
+
+    def _sums(self, moment: Moment, prompter: Prompter, kind: str, batches: Sequence[Any]) -> ExampleSums:
+        """Of these batches beside the prompts as they are; what was run before is not run again: of short prompts,
+        several levels change a single place, and the same one."""
+        model, task, text = moment.model, moment.task, kind in TEXT_KINDS
+        own = prompter.clean(kind)
+        reference = moment.once(("clean prompts", text), lambda: outputs_of_batches(model, task, own))
+
+        def as_they_are() -> dict[Any, ExampleSums]:
+            parts = zip(own, reference, strict=True)
+            return {_key(n, b): example_sums(out.outputs, task.size(b), out) for n, (b, out) in enumerate(parts)}
+
+        known = moment.once(("sums of prompts", text), as_they_are)
+        keys = [_key(n, batch) for n, batch in enumerate(batches)]
+        new = [n for n, key in enumerate(keys) if key not in known]
+        if new:
+            parts = example_sums_by_batch(model, task, [batches[n] for n in new], [reference[n] for n in new])
+            known.update(zip([keys[n] for n in new], parts, strict=True))
+        return joined_sums([known[key] for key in keys])
+
+
+def _key(place: int, batch: Mapping[str, Tensor]) -> tuple[Any, ...]:
+    """A batch of prompts by its content, and by what it is compared with."""
+    return place, *((tuple(values.shape), values.numpy().tobytes()) for values in batch.values())
 
 
 def _columns(level: float, result: dict[str, Any], clean: dict[str, Any]) -> list[Column]:
