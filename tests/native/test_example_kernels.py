@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from learnscope import native
-from learnscope.ledger import IdError, Ledger, LedgerError, at_once
+from learnscope.ledger import IdError, Ledger, LedgerError
+from learnscope.ledger.columns import Columns
 from learnscope.ledger.sums import GroupSums
 from learnscope.model.examples import scores as scoring
 from learnscope.tensor.examples.at_once import Places, own_numbers
@@ -28,9 +29,9 @@ def logits_of(rows: int, classes: int, kind: Any = torch.float32) -> tuple[torch
     for row in range(rows):
         which = row % 13
         if which < 4:
-            z[row, y[row]] = [torch.nan, torch.inf, -torch.inf, z[row].max()][which]
+            z[row, y[row]] = [torch.nan, torch.inf, -torch.inf, float(z[row].max())][which]
         elif which < 8:
-            z[row, 0] = [torch.nan, torch.inf, -torch.inf, z[row].max()][which - 4]
+            z[row, 0] = [torch.nan, torch.inf, -torch.inf, float(z[row].max())][which - 4]
         elif which < 11:
             z[row] = [0.5, -torch.inf, 1e30][which - 8]
         elif which == 11:
@@ -177,7 +178,7 @@ def test_ids_are_found_whatever_is_asked_beside_them(spread: int) -> None:
 
 
 def test_ids_that_all_want_the_same_slots_are_found() -> None:
-    rows = np.zeros(600, at_once.Columns()._arrays["rows"].dtype)
+    rows = np.zeros(600, Columns()._arrays["rows"].dtype)
     ids = np.arange(600) * 3
     rows.view(np.int64).reshape(600, -1)[:, 0] = ids
     slots = np.zeros(2048, np.int32)
@@ -251,6 +252,11 @@ def test_what_does_not_fit_is_refused() -> None:
         ("group_sums", (i, np.array([1]), b, f, f, np.zeros((1, 5)))),
         ("group_sums", (i, np.array([0]), b, f[:3].copy(), f, np.zeros((1, 5)))),
         ("group_sums", (i, np.array([0]), b, f, f, np.zeros((1, 6)))),
+        ("numbers_at", (np.zeros((2, 3)), np.array([0, 3]), np.zeros((2, 2)))),
+        ("numbers_at", (np.zeros((2, 3)), np.array([1, 0]), np.zeros((2, 2)))),
+        ("numbers_at", (np.zeros((2, 3)), np.array([-1, 0]), np.zeros((2, 2)))),
+        ("numbers_at", (np.zeros((2, 3)), np.array([0, 1]), np.zeros(5))),
+        ("numbers_at", (np.zeros(0), np.zeros(0, np.int64), np.zeros(0))),
         ("copy_memory", (1, 2)),
         ("copy_memory", (0, 1, 8)),
         ("bytes_at", (0, 8)),
@@ -273,22 +279,30 @@ def test_memory_is_copied_as_it_is() -> None:
         assert build.bytes_at(0, 0) == b""
 
 
-def test_batches_are_copied_to_their_places_and_to_those_of_a_copy_of_these() -> None:
-    rooms = [torch.zeros(3, 4, dtype=torch.int64), torch.zeros(3, 4, 2)]
+@pytest.mark.parametrize("with_inputs", [False, True])
+def test_batches_are_copied_to_their_places_and_to_those_of_a_copy_of_these(with_inputs: bool) -> None:
+    rooms = [torch.zeros(3, 4, dtype=torch.int64), torch.zeros(3, 4, 2), torch.zeros(3, 4, dtype=torch.int64)]
+    rooms += [torch.zeros(3, 4, 5)] if with_inputs else []
     tensors = [list(place) for place in zip(*(room.unbind() for room in rooms), strict=True)]
     places, other = copy.deepcopy((Places(tensors), tensors))[0], Places(tensors)
-    ids, z = torch.arange(4), torch.rand(4, 2, requires_grad=True) * 2
-    assert places.put(1, [ids, z])
-    assert not rooms[0].any()
-    assert other.put(1, [ids, z])
-    assert torch.equal(tensors[1][1], z.detach())
-    assert rooms[0].tolist() == [[0] * 4, [0, 1, 2, 3], [0] * 4]
-    assert not rooms[1][[0, 2]].any()
-    with torch.no_grad():
-        strange = [z.t().contiguous().t(), torch._neg_view(z.detach()), z.detach().to_sparse(), z.to("meta")]
+    ids, z, y = torch.arange(4), torch.rand(4, 2, requires_grad=True) * 2, torch.arange(4) + 7
+    x = torch.rand(4, 5) if with_inputs else None
+    assert places.put(1, ids, z, y, x)
+    assert not any(room.any() for room in rooms)
+    assert other.put(1, ids, z, y, x)
+    for room, part in zip(rooms, (ids, z, y, x), strict=False):
+        assert part is not None
+        assert torch.equal(room[1], part.detach())
+        assert not room[[0, 2]].any()
+    flat = z.detach()
+    strange = [flat.t().contiguous().t(), torch._neg_view(flat), flat.to_sparse(), flat.to("meta")]
     for each in strange:
-        assert not other.put(2, [ids, each])
+        assert not other.put(2, ids, each, y, x)
+    assert not other.put(2, torch.arange(8)[::2], z, y, x)
     assert not rooms[1][[0, 2]].any()
+    if x is not None:
+        for each in (x.t().contiguous().t(), torch._neg_view(x), x.to("meta")):
+            assert not other.put(2, ids, z, y, each)
 
 
 def test_whole_numbers_are_copied() -> None:
@@ -297,3 +311,18 @@ def test_whole_numbers_are_copied() -> None:
         own, before = own_numbers(ids), ids.tolist()
         ids.fill_(-1)
         assert own.tolist() == before
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 4, 5, 9, 10, 11, 100, 1797, 4096])
+def test_numbers_at_places_are_those_of_the_sorted_row(length: int) -> None:
+    rng = np.random.default_rng(length)
+    some, up = rng.normal(size=length), np.arange(length, dtype=float)
+    pipe, few = np.minimum(up, up[::-1]), rng.integers(0, 3, length).astype(float)
+    far = np.where(rng.random(length) < 0.3, rng.choice([np.inf, -np.inf, 0.0, -0.0], length), some)
+    rows = np.array([some, up, up[::-1], pipe, few, np.zeros(length), far, np.sort(far), np.repeat(up, 2)[:length]])
+    places = np.unique(np.append(rng.integers(0, length, 6), [0, length - 1]))
+    for build in builds():
+        values, out = rows.copy(), np.empty((len(rows), len(places)))
+        build.numbers_at(values, places, out)
+        np.testing.assert_array_equal(out, np.sort(rows, axis=1)[:, places])
+        np.testing.assert_array_equal(np.sort(values, axis=1), np.sort(rows, axis=1))

@@ -36,18 +36,19 @@ def present(columns: Columns, batch: Batch, at: Places, *, write: bool, once: bo
     With `write`, targets and checksums are written. None, and nothing is changed, where there are no kernels, and for
     gradient norms.
     """
-    kernels = native.kernels
+    kernels: Any = native.kernels
     if kernels is None or batch.grand is not None:
         return None
     written: list[Any] = [_plain(batch.target), _plain(batch.checksum)] if write else [None, None]
-    predicted, other = _plain(batch.predicted), [None, None]
+    predicted, other = _plain(batch.predicted), list[Any]([None, None])
     if predicted is not None:
         columns.need(*OTHER)
         other = [columns[name] for name in OTHER]
-    scores = [
+    scores: list[Any] = [
         np.ascontiguousarray(each) for each in (batch.p_gold, batch.margin, batch.loss, batch.el2n, batch.correct)
     ]
-    return kernels.ledger_present(columns.rows, at, *scores, *written, predicted, *other, batch.epoch, once)
+    repeated: int = kernels.ledger_present(columns.rows, at, *scores, *written, predicted, *other, batch.epoch, once)
+    return repeated
 
 
 def summary(columns: Columns) -> tuple[dict[str, Any], dict[str, list[float]]] | None:

@@ -49,12 +49,13 @@ class GroupSums:
             self.names += fresh
             self.table = np.concatenate([self.table, np.zeros((len(fresh), _COLUMNS))])
         rows = [self.names.index(name) for name in names]
-        if native.kernels is None:
+        kernels: Any = native.kernels
+        if kernels is None:
             self._add(which, rows, correct, p_gold, loss)
             return
         place = np.zeros(len(p_gold), dtype=np.int64) if which is None else np.ascontiguousarray(which, np.int64)
-        scores = [np.ascontiguousarray(each) for each in (correct, p_gold, loss)]
-        native.kernels.group_sums(place, np.array(rows), *scores, self.table)
+        scores: list[Any] = [np.ascontiguousarray(each) for each in (correct, p_gold, loss)]
+        kernels.group_sums(place, np.array(rows), *scores, self.table)
 
     def _add(
         self, which: NDArray[np.int64] | None, rows: list[int], correct: NDArray[np.bool_], p_gold: NDArray[np.float64],

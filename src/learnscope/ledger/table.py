@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from learnscope import native
 from learnscope.ledger.batch import UNKNOWN_TARGET, LedgerError
 from learnscope.ledger.columns import ALWAYS, GRAND, MEANS, OPTIONAL, OTHER
 
@@ -141,9 +142,9 @@ def all_scored(scores: NDArray[np.float64]) -> tuple[dict[str, Any], dict[str, l
 
 
 def _scored(names: list[str], scores: NDArray[np.float64]) -> tuple[dict[str, Any], dict[str, list[float]]]:
-    means = (np.add.reduce(scores, 1) / scores.shape[1]).tolist()
-    numbers = {f"mean_{name}": mean for name, mean in zip(names, means, strict=True)}
-    return numbers, dict(zip(names, _quantiles(scores), strict=True))
+    sums = np.add.reduce(scores, 1)
+    numbers = {f"mean_{name}": mean for name, mean in zip(names, (sums / scores.shape[1]).tolist(), strict=True)}
+    return numbers, dict(zip(names, _quantiles(scores, has_nan=bool(np.isnan(sums).any())), strict=True))
 
 
 TOGETHER = 2**16
@@ -156,12 +157,17 @@ SCORES = {
 _NONE = dict.fromkeys((f"mean_{name}" for name in SCORES), None)
 
 
-def _quantiles(values: NDArray[np.float64]) -> list[list[float]]:
+def _quantiles(values: NDArray[np.float64], *, has_nan: bool) -> list[list[float]]:
     """`np.quantile(values, QUANTILES, axis=1)` by rows, several times as fast; reorders the values."""
     low, high, share, places = _places(values.shape[1])
-    values.partition(places, axis=1)
-    below = values.take(low, 1)
-    quantiles: list[list[float]] = (below + (values.take(high, 1) - below) * share).tolist()
+    if native.kernels is None or has_nan or not values.flags.c_contiguous:
+        values.partition(places, axis=1)
+        below, above = values.take(low, 1), values.take(high, 1)
+    else:
+        found, at = np.empty((len(values), len(places))), np.array(places)
+        native.kernels.numbers_at(values, at, found)
+        below, above = found[:, np.searchsorted(at, low)], found[:, np.searchsorted(at, high)]
+    quantiles: list[list[float]] = (below + (above - below) * share).tolist()
     return quantiles
 
 

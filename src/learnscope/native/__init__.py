@@ -113,6 +113,9 @@ class Kernels(Protocol):
     ) -> None:
         """Add presentations of groups to the groups' rows: one, right, finite, p(gold) and loss."""
 
+    def numbers_at(self, values: Numbers, places: Ids, out: Numbers, /) -> None:
+        """Of every row of values, none of which is NaN, the numbers at these ascending places of it sorted."""
+
 
 def _loaded() -> Kernels | None:
     """The kernels for this processor, if they have been compiled."""

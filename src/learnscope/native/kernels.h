@@ -109,6 +109,7 @@ PyObject *copy_memory(PyObject *module, PyObject *const *args, Py_ssize_t count)
 PyObject *example_scores(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *ledger_find(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *group_sums(PyObject *module, PyObject *const *args, Py_ssize_t count);
+PyObject *numbers_at(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *ledger_totals(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *ledger_present(PyObject *module, PyObject *const *args, Py_ssize_t count);
 

@@ -37,6 +37,7 @@ static PyMethodDef functions[] = {
     FUNCTION(example_scores),
     FUNCTION(ledger_find),
     FUNCTION(group_sums),
+    FUNCTION(numbers_at),
     FUNCTION(ledger_present),
     FUNCTION(ledger_totals),
     {NULL, NULL, 0, NULL},

@@ -74,8 +74,8 @@ class Block:
         """A copy of the batch; None if there is no room left."""
         if self.used == len(self._places):
             return None
-        parts = [ids, logits, targets] if inputs is None else [ids, logits, targets, inputs]
-        if not self._memory.put(self.used, parts):
-            torch._foreach_copy_(self._places[self.used], [part.detach() for part in parts])
+        if not self._memory.put(self.used, ids, logits, targets, inputs):
+            parts = [ids, logits.detach(), targets, *([] if inputs is None else [inputs.detach()])]
+            torch._foreach_copy_(self._places[self.used], parts)
         self.used += 1
         return self._batches[self.used - 1]

@@ -40,23 +40,24 @@ class Places:
         self._copy: Any = None if kernels is None else kernels.copy_memory
         if not all(tensor.is_cpu and tensor.is_contiguous() for place in places for tensor in place):
             self._copy = None
-        self._to = [[(t.data_ptr(), t.nbytes) for t in place] for place in places] if self._copy else []
+        made = places if self._copy else ()
+        self._to = [[number for t in place for number in (t.data_ptr(), t.nbytes)] for place in made]
+        """Addresses and bytes."""
 
     def __reduce__(self) -> Any:
         """A copy has memory of its own, at other addresses."""
         return Places, (self._places,)
 
-    def put(self, number: int, parts: Sequence[Tensor]) -> bool:
+    def put(self, number: int, ids: Tensor, logits: Tensor, targets: Tensor, inputs: Tensor | None) -> bool:
         """Copy tensors of just that kind to a place; False where torch has to."""
-        if self._copy is None:
+        if self._copy is None or not (ids.is_contiguous() and logits.is_contiguous() and targets.is_contiguous()):
             return False
-        known: list[int] = []
-        try:
-            for (to, size), part in zip(self._to[number], parts, strict=True):
-                if not part.is_contiguous() or part.is_neg():
-                    return False
-                known += (to, part.data_ptr(), size)
-            self._copy(*known)
+        to = self._to[number]
+        try:  # as called at every step, without a loop
+            known = (to[0], ids.data_ptr(), to[1], to[2], logits.data_ptr(), to[3], to[4], targets.data_ptr(), to[5])
+            if logits.is_neg() or (inputs is not None and (inputs.is_neg() or not inputs.is_contiguous())):
+                return False
+            self._copy(*known) if inputs is None else self._copy(*known, to[6], inputs.data_ptr(), to[7])
         except (RuntimeError, ValueError):  # it has no memory of the usual kind, or none
             return False
         return True
