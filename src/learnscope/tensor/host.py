@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -12,7 +12,7 @@ from torch import Tensor
 _KINDS = frozenset({Tensor, torch.nn.Parameter})
 
 
-def arrays_of(tensors: Sequence[Tensor]) -> list[NDArray[np.floating]] | None:
+def arrays_of(tensors: Sequence[Tensor]) -> list[NDArray[Any]] | None:
     """The same memory as arrays; None if a tensor is on another device, sparse, a subclass, or unknown to NumPy."""
     if not _KINDS.issuperset(map(type, tensors)):
         return None

@@ -87,7 +87,7 @@ class Modes:
 
     def in_eval(self) -> bool:
         """Whether one of a few modules that matter in training is in eval mode."""
-        for each in self.few:  # a generator would be called once more for each, at every step
+        for each in self.few:  # noqa: SIM110  (a generator would be called once more for each, at every step)
             if not (each.module.training or each.parent.training):
                 return True
         return False

@@ -146,7 +146,7 @@ def _host_sums(reference: Tensor, variant: Tensor, facts: RowFacts, rows: slice)
         return None
     out, first = np.empty((4, len(a))), np.empty(len(a), np.int64)
     try:
-        native.kernels.divergence_sums(*arrays, out, first, torch.get_num_threads())
+        native.kernels.divergence_sums(arrays[0], arrays[1], arrays[2], out, first, torch.get_num_threads())
     except (TypeError, ValueError):  # rows with gaps
         return None
     return torch.from_numpy(out), torch.from_numpy(first)
