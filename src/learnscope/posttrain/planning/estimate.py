@@ -18,20 +18,20 @@ from learnscope.posttrain.planning.depth import Depth, Share
 from learnscope.posttrain.planning.effort import OneExample, Passes
 from learnscope.task import Task
 
-FIXED = {"performance": 1.0, "bit_widths": 4.0, "robustness": 3.0}
-"""Seconds of each part that do not depend on the model: preparing, figures, compiling."""
+FIXED = {"performance": 1.0, "bit_widths": 2.5, "robustness": 2.0}
+"""Seconds of each part that do not depend on the model: imports, preparing, figures."""
 WARM = 1.25
 """Times as long as its seconds that a setting is timed, with its warm-up."""
 FEWEST_PASSES = 5
 """Passes of a setting, with its warm-up, however slow it is."""
 RERUN = 0.7
 """Of the passes over variants of bits, what is run: of single units only what comes after them."""
-INTEGERS, INTEGER_SECONDS = 150.0, 3.0
+INTEGERS, INTEGER_SECONDS = 150.0, 2.0
 """Passes of the model that take as long as those of its exported copies, most of them in 4 bits; and seconds at
 least."""
 NOISE = 10_000.0
 """Work of drawing all noise on the weights, for each of them."""
-ROUNDED, BY_METHOD = 10_000.0, 10_000.0
+ROUNDED, BY_METHOD = 6_000.0, 6_000.0
 """Work of rounding weights to the nearest in all ways that are tried, for each of them, and by a calibrated method."""
 
 
