@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -202,6 +202,15 @@ class History:
         delta = ParameterDelta(parameters, self.old(), step=step)
         self._live.append(weakref.ref(delta))
         return delta
+
+    def offers(self, parameters: Mapping[str, Tensor], step: int) -> dict[str, Callable[[], Any]]:
+        """What a computer may ask for, by the name of its argument."""
+        return {
+            "delta": lambda: self.delta(parameters, step),
+            "snapshot": self.old,
+            "old_snapshot": self.old,
+            "current_snapshot": lambda: self.current(parameters, step),
+        }
 
     def is_free(self) -> bool:
         """Whether nobody holds a snapshot that reads the copy."""

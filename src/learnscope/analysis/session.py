@@ -197,31 +197,23 @@ class AnalysisSession:
         """Fire what has not fired at the step itself."""
         assert context.moment is not None
         self._offers["context"] = lambda: context
-        if (history := self._history) is not None:
-            self._offers |= {
-                "delta": lambda: history.delta(parameters, self.steps),
-                "snapshot": history.old,
-                "old_snapshot": history.old,
-                "current_snapshot": lambda: history.current(parameters, self.steps),
-            }
+        if self._history is not None:
+            self._offers |= self._history.offers(parameters, self.steps)
         try:
             with self._batches.paused():
                 for place, (_, bound, needs) in enumerate(self.metrics):
                     if bound.label not in self._session.newest.records and self._has_all(bound.label, needs, fits):
-                        moment = self._with_snapshot(context.moment)
-                        later = self.metrics[place + 1 :]
-                        moment.snapshot_is_done = self._is_free() and not any("previous" in m.needs for m in later)
-                        self._engine.fire(bound, moment)
+                        read_later = any("previous" in metric.needs for metric in self.metrics[place + 1 :])
+                        self._engine.fire(bound, self._with_snapshot(context.moment, read_later=read_later))
         finally:
             self._offers.clear()  # they hold this session, and the probes hold them
         context.moment = None
 
-    def _with_snapshot(self, moment: Moment) -> Moment:
-        moment.snapshot = None if self._history is None else self._history.kept
+    def _with_snapshot(self, moment: Moment, *, read_later: bool = True) -> Moment:
+        history = self._history
+        moment.snapshot = None if history is None else history.kept
+        moment.snapshot_is_done = history is not None and not read_later and history.is_free()
         return moment
-
-    def _is_free(self) -> bool:
-        return self._history is not None and self._history.is_free()
 
     def _has_all(self, label: str, needs: frozenset[str], fits: bool) -> bool:
         missing = [need for need in sorted(needs) if not self._has(need)]

@@ -27,8 +27,10 @@ neither on the processor nor on the number of threads. */
 /* As wide as one register; sixteen lanes are HALVES of floats and QUARTERS of doubles. */
 #if defined(__AVX512F__)
 #define REGISTER 64
-#else
+#elif defined(__AVX__)
 #define REGISTER 32
+#else
+#define REGISTER 16
 #endif
 #define HALVES (LANES * 4 / REGISTER)
 #define QUARTERS (LANES * 8 / REGISTER)

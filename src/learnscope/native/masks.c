@@ -2,6 +2,8 @@
 
 #include "kernels.h"
 
+#define AHEAD 2048 /* entries between what is read and what is fetched */
+
 /* One pair, and where its blocks begin among those of all pairs. */
 typedef struct {
     int32_t *new, *old;
@@ -35,6 +37,8 @@ static void exchange_block(const exchange *doing, int32_t *new, int32_t *old, Py
     int32_t length = (int32_t)all->block, offset = all->offsets[block];
     int32_t now = doing->now.cuts ? doing->now.cuts[block] : 0, then = doing->then.cuts ? doing->then.cuts[block] : 0;
     for (Py_ssize_t at = 0; at < entries; at += LANES) {
+        __builtin_prefetch(new + at + AHEAD, 1, 2);
+        __builtin_prefetch(old + at + AHEAD, 1, 2);
         UNROLLED(int half = 0; half < HALVES; half++) {
             ints *after = (ints *)(new + at + IN_HALF * half), *before = (ints *)(old + at + IN_HALF * half);
             ints rank = *(const ints *)(all->ranks + at + IN_HALF * half) + offset;
@@ -42,7 +46,6 @@ static void exchange_block(const exchange *doing, int32_t *new, int32_t *old, Py
             floats size = (floats)((ints)((floats)*after - (floats)*before) & 0x7fffffff);
             ints chosen = reverted(size, rank, &doing->now, now) ^ reverted(size, rank, &doing->then, then);
             ints difference = (*after ^ *before) & chosen;
-            if (!any(difference)) continue; /* what is not written need not go back to memory */
             *after ^= difference;
             *before ^= difference;
         }

@@ -20,7 +20,7 @@ from torch import Tensor
 from learnscope import native
 from learnscope.tensor.host import arrays_of
 
-FUSED_FROM = 1 << 20
+FUSED_FROM = 1 << 16
 """Logits from which on it is done like this."""
 
 LOST = 0.02
