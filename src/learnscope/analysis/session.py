@@ -210,9 +210,9 @@ class AnalysisSession:
         context.moment = None
 
     def _with_snapshot(self, moment: Moment, *, read_later: bool = True) -> Moment:
-        history = self._history
-        moment.snapshot = None if history is None else history.kept
-        moment.snapshot_is_done = history is not None and not read_later and history.is_free()
+        if (history := self._history) is not None:
+            moment.snapshot = history.kept
+            history.kept.may_be_renewed = not read_later and history.is_free()
         return moment
 
     def _has_all(self, label: str, needs: frozenset[str], fits: bool) -> bool:

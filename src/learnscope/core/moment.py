@@ -45,8 +45,6 @@ class Moment:
     state: dict[str, Any] = field(default_factory=dict)  # the probe's own, saved by the session
     handed: HandedOver = field(default_factory=HandedOver)
     snapshot: Snapshot | None = None
-    snapshot_is_done: bool = False
-    """Nobody reads the snapshot after this probe: what compares it with the weights of now may renew it on the way."""
     take_gradients: Callable[[], Gradients] | None = None
     cache: Cache = field(default_factory=Cache)
 

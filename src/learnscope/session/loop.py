@@ -257,7 +257,8 @@ class Loop:
         for bound in due:
             key = snapshot_key(bound.probe)
             moment.snapshot = self.snapshots.get(key) if key is not None else None
-            moment.snapshot_is_done = bound is last[key]
+            if moment.snapshot is not None:
+                moment.snapshot.may_be_renewed = bound is last[key]
             if bound.probe.reads_only:  # no backward of its own
                 self.engine.fire(bound, moment)
             else:

@@ -58,6 +58,8 @@ class Snapshot:
         if device != "disk":
             check_reachable(device)
         weights = {name: p for name, p in parameters.items() if p.is_floating_point()}
+        self.may_be_renewed = False
+        """Nobody reads it after the probe that measures now: comparing it with the weights may renew it on the way."""
         self._renewed_at: int | None = None
         self._refused = False
         if device == "disk":
@@ -80,7 +82,7 @@ class Snapshot:
     @torch.no_grad()
     def update(self, parameters: Mapping[str, Tensor], step: int) -> None:
         """Copy the current weights into the memory of the snapshot."""
-        renewed_at, self._renewed_at = self._renewed_at, None
+        renewed_at, self._renewed_at, self.may_be_renewed = self._renewed_at, None, False
         if renewed_at != step:
             for name, tensor in self._tensors.items():
                 tensor.copy_(parameters[name].detach(), non_blocking=True)

@@ -76,7 +76,7 @@ class Inputs(Probe):
         if not calls:
             return {"reason": NO_CALL}
         fetched = list(_fetched(calls))
-        hashes = np.unique(np.concatenate([each["hashes"] for each in fetched]))
+        hashes, _ = _distinct(np.concatenate([each["hashes"] for each in fetched]))
         return {"calls": calls, "numbers": fetched, "hashes": hashes, "form": calls[0].form, "whole": left >= 0}
 
     def measure(self, moment: Moment) -> Measurement | None:
@@ -111,7 +111,7 @@ class Inputs(Probe):
 
     def _duplicates(self, hashes: Array, state: dict[str, Any], epoch: int | None) -> int:
         """How many rows came before, in the step or, where epochs are told, at an earlier step of the epoch."""
-        distinct = np.unique(hashes)
+        distinct, _ = _distinct(hashes)
         again = len(hashes) - len(distinct)
         if not epoch:  # nobody has told of an epoch's end: the same row later may be the next epoch's
             return again
@@ -123,7 +123,7 @@ class Inputs(Probe):
     def _seen_ever(self, hashes: Array, state: dict[str, Any]) -> tuple[int, int]:
         """How many rows came at an earlier looked-at step, and how many different ones there were so far."""
         before = np.asarray(state["ever"]) if "ever" in state else np.zeros(0, np.int64)
-        distinct, times = np.unique(hashes, return_counts=True)
+        distinct, times = _distinct(hashes)
         known, ever = self._with(before, distinct)
         state["ever"] = torch.from_numpy(ever)
         return int(times[known].sum()), len(ever)
@@ -137,6 +137,14 @@ class Inputs(Probe):
         return known, seen
 
 
+def _distinct(hashes: Array) -> tuple[Array, Array]:
+    """Each once, in order, and how often it is there; `np.unique` would import NumPy's masked arrays in the loop."""
+    ordered = np.sort(hashes)
+    first = np.ones(len(ordered), bool)
+    first[1:] = ordered[1:] != ordered[:-1]
+    return ordered[first], np.diff(np.append(np.flatnonzero(first), len(ordered)))
+
+
 def _given_once(batches: Sequence[Array]) -> Array:
     """The rows of a step. A batch that the model is given again (a closure, sharpness-aware steps) counts once."""
     return np.concatenate(list({batch.tobytes(): batch for batch in batches}.values()))
@@ -148,7 +156,7 @@ def _overlap(hashes: Array, held: Array, state: dict[str, Any]) -> tuple[int, in
     same = held[places] == hashes if len(held) else np.zeros(len(hashes), bool)
     if same.any() or "matched" not in state:
         before = np.asarray(state["matched"]) if "matched" in state else np.zeros(0, np.int64)
-        state["matched"] = torch.from_numpy(np.union1d(before, hashes[same]))
+        state["matched"] = torch.from_numpy(_distinct(np.concatenate([before, hashes[same]]))[0])
     return int(same.sum()), len(state["matched"])
 
 

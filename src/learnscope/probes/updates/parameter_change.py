@@ -59,7 +59,7 @@ class ParameterChange(Probe):
         before, subject = moment.previous, moment.subject
         since = before.step
         # a class of the user's own may still read the previous weights
-        delta = changes(moment, self.thresholds, renew=moment.snapshot_is_done and type(self) is ParameterChange)
+        delta = changes(moment, self.thresholds, renew=type(self) is ParameterChange)
         kinds = ["model", "layer", "component", *subject.group_kinds, *(["tensor"] if self.per_tensor else [])]
         scopes = {kind: subject.segments(kind, delta.positions) for kind in kinds}
         samples = moment.state.pop("_sample", None)
@@ -110,7 +110,7 @@ class Changes:
 def changes(moment: Moment, thresholds: Sequence[float], *, renew: bool = False) -> Changes:
     """The change since `moment.previous`, computed once unless a later probe has other thresholds.
 
-    With `renew` the previous weights may become those of now on the way: nobody reads them any more.
+    With `renew` the previous weights may become those of now on the way, if nobody reads them any more.
     """
     before = moment.previous
     computed: list[Changes] = moment.once(("changes", id(before)), list)
@@ -122,7 +122,7 @@ def changes(moment: Moment, thresholds: Sequence[float], *, renew: bool = False)
     before.check(subject.by_name())
     positions = [i for i, p in enumerate(subject.parameters) if p.is_floating_point()]
     floats = {subject.names[i]: subject.parameters[i] for i in positions}
-    renew &= isinstance(before, Snapshot)  # others show a snapshot's weights
+    renew = renew and isinstance(before, Snapshot) and before.may_be_renewed  # others show a snapshot's weights
     computed.append(Changes.between(floats, as_they_were(before, floats), thresholds, positions, renew=renew))
     if computed[-1].renewed:
         before.has_been_renewed(moment.step)
