@@ -57,6 +57,7 @@ ROOMS: dict[str, set[str]] = {
     "importing": {"characters", "generators", "record", "options", "redaction", "quantities", "store", "run"},
     "session": {
         *_SESSION,
+        "native",  # hooks of every step
         "findings",
         "redaction",
     },  # findings: for alerts and shown examples, imported when a session has some

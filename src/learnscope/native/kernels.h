@@ -114,5 +114,8 @@ PyObject *group_sums(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *numbers_at(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *ledger_totals(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *ledger_present(PyObject *module, PyObject *const *args, Py_ssize_t count);
+PyObject *leaves_ordinary(PyObject *module, PyObject *const *args, Py_ssize_t count);
+PyObject *leaves_stepped(PyObject *module, PyObject *const *args, Py_ssize_t count);
+int add_leaves(PyObject *module);
 
 #endif

@@ -40,10 +40,17 @@ static PyMethodDef functions[] = {
     FUNCTION(numbers_at),
     FUNCTION(ledger_present),
     FUNCTION(ledger_totals),
+    FUNCTION(leaves_ordinary),
+    FUNCTION(leaves_stepped),
     {NULL, NULL, 0, NULL},
 };
 
-static struct PyModuleDef definition = {
-    .m_base = PyModuleDef_HEAD_INIT, .m_name = NAME(MODULE), .m_size = 0, .m_methods = functions};
+static PyModuleDef_Slot slots[] = {{Py_mod_exec, (void *)add_leaves}, {0, NULL}};
+
+static struct PyModuleDef definition = {.m_base = PyModuleDef_HEAD_INIT,
+                                        .m_name = NAME(MODULE),
+                                        .m_size = 0,
+                                        .m_methods = functions,
+                                        .m_slots = slots};
 
 PyMODINIT_FUNC INIT(MODULE)(void) { return PyModuleDef_Init(&definition); }

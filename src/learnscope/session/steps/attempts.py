@@ -89,11 +89,11 @@ class Attempts:
             self._see("loss", f"the loss was {loss}")
         elif self._feed.ahead:  # else it is of the step that was just taken
             self._expects = True
-            self._calls.on_reach = self.reached
+            self._calls.tell_reached(self.reached)
 
     def reached(self) -> None:
         """A backward of the loop has reached a parameter."""
-        self._calls.on_reach = None
+        self._calls.tell_reached(None)
         self.late = None
         if self._expects and not self._begun:
             self._begun = True
@@ -125,7 +125,7 @@ class Attempts:
             self._open.cause, self._open.why = "scaler", SCALER
         self._calls.skipped(optimizer)
         self.late = self._resolve(skipped=True)
-        self._calls.on_reach = self.reached
+        self._calls.tell_reached(self.reached)
 
     # what becomes of it
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from itertools import repeat
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,33 +14,11 @@ from torch.optim import Optimizer
 
 from learnscope.core.handed import MicroBatches
 from learnscope.core.subject import Subject
+from learnscope.session.steps.leaves import Additions, Course, Leaf, PlainLeaf
 from learnscope.tensor.gradients.gradient import sum_squares
 
 WATCHED = 4
 """At most so many parameters have a hook: a few, spread over the model, so that an unused one does not matter."""
-
-
-class Additions:
-    """Counts how often a backward has come by a parameter, or added to its gradient; `autograd.grad` adds to none.
-
-    Its hook is called at every step: it is one call in C, `next` of an iterator of None, and holds nothing, as torch
-    hides such hooks from the garbage collector.
-    """
-
-    def __init__(self) -> None:
-        nones = repeat(None, 2**60)
-        self.hook: Callable[[Tensor], None] = partial(next, nones)
-        self.left: Callable[[], int] = nones.__length_hint__
-        self.start = self.left()
-        """What was left where counting begins."""
-
-    @property
-    def number(self) -> int:
-        return self.start - self.left()
-
-    def forget(self, number: int) -> None:
-        """Go back to an earlier number: what came since does not count."""
-        self.start = number + self.left()
 
 
 class Backwards:
@@ -54,21 +32,18 @@ class Backwards:
         spread = [p for _, p in trainable[:: max(1, -(-len(trainable) // WATCHED))]]
         # with one of every optimizer: a backward may be for one of them alone
         chosen = list(dict.fromkeys([*spread, *_one_of_each(subject.optimizers, [p for _, p in trainable])]))
-        self.leaves: Sequence[nn.Parameter] = chosen
-        """The parameters that have a hook."""
-        self.on_reach: Callable[[int, Tensor], object] | None = None
-        """Called with the place of a leaf and what a backward is about to add to its gradient."""
-        self._failed = failed
-        self._seen = 0
-        self._counts = [0] * len(chosen)
+        self.on_reach: Callable[[PlainLeaf, Tensor], object] | None = None
+        """Called with a leaf and what a backward is about to add to its gradient, unless that is as at most steps."""
+        self.course, self._failed = Course(), failed
+        self.leaves = [Leaf(p, Additions(), self.course, self._reach) for p in chosen if follow]
+        """The parameters that have a hook, where it is asked what backward passes bring."""
         self._arrivals = [] if follow else [Additions() for _ in chosen]
-        """Of each leaf, in place of what `_count` counts."""
-        hooks = [each.hook for each in self._arrivals] or [partial(self._count, i) for i in range(len(chosen))]
+        """Of each of them, where they are counted alone."""
+        hooks: Sequence[Any] = self.leaves or [each.hook for each in self._arrivals]
         self._handles = [p.register_hook(hook) for p, hook in zip(chosen, hooks, strict=True)]
-        self.additions = [Additions() for _ in chosen]
-        """Of each leaf."""
-        added = zip(chosen, self.additions, strict=True) if follow else ()
-        self._handles += [p.register_post_accumulate_grad_hook(additions.hook) for p, additions in added]
+        self._handles += [
+            leaf.parameter.register_post_accumulate_grad_hook(leaf.additions.hook) for leaf in self.leaves
+        ]
         self._order: list[str] = []
         # a compiled backward hands over all gradients at once: its order says nothing
         ordered = [] if hasattr(subject.model, "_orig_mod") else trainable
@@ -79,14 +54,14 @@ class Backwards:
     @property
     def seen(self) -> int:
         """Grows with every backward since the last step, also with one that reaches a part of the model only."""
-        seen = self._seen
+        seen = self.course.seen
         for each in self._arrivals:
             seen += each.number
         return seen
 
     @property
     def passes(self) -> int:
-        return max([*self._counts, *(each.number for each in self._arrivals)], default=0)
+        return max([*(leaf.count for leaf in self.leaves), *(each.number for each in self._arrivals)], default=0)
 
     def take_passes(self) -> int:
         """The passes of a step that has ended; those of the next are counted from now on."""
@@ -96,21 +71,24 @@ class Backwards:
                 left = each.left()
                 passes, each.start = max(passes, each.start - left), left
             return passes
-        passes = max(self._counts) if self._counts else 0
-        self._counts, self._seen = [0] * len(self._counts), 0
+        passes = self.course.seen = 0
+        for leaf in self.leaves:
+            passes, leaf.count = max(passes, leaf.count), 0
         return passes
 
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Backward passes of probes are not the loop's."""
-        counts, seen, listener = list(self._counts), self._seen, self.on_reach
-        counted = [*self.additions, *self._arrivals]
-        added = [each.number for each in counted]
-        self.on_reach = None
+        course, counted = self.course, [*(leaf.additions for leaf in self.leaves), *self._arrivals]
+        counts, seen = [leaf.count for leaf in self.leaves], course.seen
+        added, before = [each.number for each in counted], course.paused
+        course.paused = True
         try:
             yield
         finally:
-            self._counts, self._seen, self.on_reach = counts, seen, listener
+            course.paused, course.seen = before, seen
+            for leaf, count in zip(self.leaves, counts, strict=True):
+                leaf.count = count
             for each, number in zip(counted, added, strict=True):
                 each.forget(number)
 
@@ -127,12 +105,10 @@ class Backwards:
         for handle in self._handles:
             handle.remove()
 
-    def _count(self, index: int, gradient: Tensor) -> None:
-        self._counts[index] += 1
-        self._seen += 1
+    def _reach(self, leaf: PlainLeaf, gradient: Tensor) -> None:
         if self.on_reach is not None:
             try:
-                self.on_reach(index, gradient)
+                self.on_reach(leaf, gradient)
             except Exception:  # noqa: BLE001  (ours, and not the training's)
                 self._failed("reached")
 

@@ -15,7 +15,23 @@ from learnscope.core.subject import Subject
 from learnscope.model.guard import is_guarded
 from learnscope.session.steps import schedules
 from learnscope.session.steps.backwards import Backwards
-from learnscope.session.steps.leaves import Leaf, Mark, Sampled, due, holds, is_zero, marked, marks, unchanged, writes
+from learnscope.session.steps.leaves import (
+    Mark,
+    PlainLeaf,
+    Sampled,
+    added,
+    all_train,
+    are_ordinary,
+    begin_anew,
+    due,
+    have_stepped,
+    holds,
+    is_zero,
+    marked,
+    marks,
+    unchanged,
+    writes,
+)
 from learnscope.session.steps.modes import Modes, watch_evaluations
 from learnscope.session.steps.optimizers import untraced
 from learnscope.session.telling.listeners import until_gone
@@ -32,28 +48,23 @@ class Calls:
 
     def __init__(self, subject: Subject, backwards: Backwards, *, counts: bool) -> None:
         self._subject, self._counts = subject, subject.calls
-        followed = zip(backwards.leaves, backwards.additions, strict=True) if counts else ()
-        self._leaves = [Leaf(parameter, additions) for parameter, additions in followed]
+        self._leaves, self._course = backwards.leaves, backwards.course
         self._discards = False
         """Whether a leaf has backward passes whose gradient was cleared, since the last training step."""
         self._modes = Modes(subject.model)
-        self._any_steps = 0
-        """Steps of any optimizer of the process: a backward may be for one that is not followed."""
+        self._course.modules = self._modes.few
         self._flags: set[str] = set()
         """What is so of the training step that is open."""
-        self._begun = self._looks = False
-        """Whether a backward of this training step was seen, and whether gradients are looked at in it."""
         self._is_cleared = Sampled()
         self._is_discarded = Sampled()
         self._clears_early = False
         self._doubtful: dict[int, list[Mark | None] | None] = {}
         """By optimizer whose step no watched backward came before: its gradients after its last step."""
         self._stepped_schedules: Counter[int] = Counter()
-        self._members: dict[int, tuple[int, list[Leaf]]] = {}
+        self._members: dict[int, tuple[int, list[PlainLeaf]]] = {}
         self.on_discard: Callable[[], object] | None = None
         """Called when a backward finds the gradients of an earlier one cleared, and no step has used them."""
-        self.on_reach: Callable[[], object] | None = None
-        """Called when a backward reaches a watched parameter, where somebody waits for that."""
+        self._on_reach: Callable[[], object] | None = None
         self._inside = False
         """Whether an optimizer is stepping: one that searches calls a closure as often as it likes."""
         self._ends: list[Callable[[], object]] = []
@@ -72,7 +83,7 @@ class Calls:
         def any_stepped(_optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
             if (own := held()) is not None:
                 own._inside = False
-                own._any_steps += 1
+                own._course.any_steps += 1
 
         before = register_optimizer_step_pre_hook(untraced(any_begins))
         after = register_optimizer_step_post_hook(untraced(any_stepped))
@@ -86,26 +97,31 @@ class Calls:
 
     def refresh(self) -> None:
         self._modes.refresh()
+        self._course.modules = self._modes.few
         self._members.clear()
+
+    def tell_reached(self, listener: Callable[[], object] | None) -> None:
+        """Whom to call when a backward reaches a watched parameter, if somebody waits for that."""
+        self._on_reach, self._course.told = listener, listener is not None
 
     @property
     def any_steps(self) -> int:
-        return self._any_steps
+        return self._course.any_steps
 
     @property
     def waiting(self) -> int:
         """Backward passes that no step of any optimizer has followed yet."""
-        return max((leaf.added for leaf in self._leaves if leaf.steps_then == self._any_steps), default=0)
+        return max((added(leaf) for leaf in self._leaves if leaf.steps_then == self.any_steps), default=0)
 
     # backward
 
-    def reached(self, index: int, gradient: Tensor) -> None:
+    def reached(self, leaf: PlainLeaf, gradient: Tensor) -> None:
         """A backward is about to add to the gradient of a watched parameter."""
-        if not self._begun:
-            self._begun, self._looks = True, due(self._counts.steps + 1)
-            if self._modes.few and self._modes.in_eval():
+        course = self._course
+        if not course.begun:
+            course.begun, course.looks = True, due(self._counts.steps + 1)
+            if not all_train(course.modules):
                 self._flags.add("eval_mode_steps")
-        leaf = self._leaves[index]
         present = leaf.parameter.grad
         if present is None or self._was_cleared(leaf, present):
             if leaf.reached:  # hardly ever: a step has used what came before
@@ -115,26 +131,26 @@ class Calls:
             leaf.stale = True
         leaf.used = False
         leaf.reached += 1
-        leaf.steps_then = self._any_steps
+        leaf.steps_then = course.any_steps
         leaf.mark = None if present is None else marked(present, writes=1)  # as the backward will leave it
-        if self._looks:
+        if course.looks:
             leaf.nonzero = leaf.nonzero or not is_zero(gradient)
-        if self.on_reach is not None:
-            self.on_reach()
+        if self._on_reach is not None:
+            self._on_reach()
 
-    def _cleared(self, leaf: Leaf) -> None:
+    def _cleared(self, leaf: PlainLeaf) -> None:
         """The gradient of a watched parameter is not what earlier backward passes have made of it."""
-        if leaf.added and leaf.steps_then == self._any_steps and not self._inside:
+        if added(leaf) and leaf.steps_then == self.any_steps and not self._inside:
             self._discard(leaf)
             if self.on_discard is not None:
                 self.on_discard()
-        leaf.begin_anew()
+        begin_anew(leaf)
 
-    def _discard(self, leaf: Leaf) -> None:
-        leaf.discarded += leaf.added
+    def _discard(self, leaf: PlainLeaf) -> None:
+        leaf.discarded += added(leaf)
         self._discards = True
 
-    def _was_cleared(self, leaf: Leaf, present: Tensor) -> bool:
+    def _was_cleared(self, leaf: PlainLeaf, present: Tensor) -> bool:
         if leaf.mark is None:  # made by a backward of this step, and nothing is known of it
             return False
         kept = holds(leaf.mark, present)
@@ -146,18 +162,12 @@ class Calls:
 
     def begins(self, optimizer: Optimizer | None) -> None:
         """An optimizer is about to step with the gradients that are there; None: the loop steps by itself."""
-        held = self._held(optimizer)
-        ordinary = bool(held) and not self._looks and not self._clears_early
-        for leaf in held:
-            parameter = leaf.parameter
-            # a backward has given each of them a gradient of this step alone, which is there
-            if not leaf.reached or leaf.stale or parameter.grad is None:
-                ordinary = False
-            # a loop's own step is a write like any other; an inference tensor counts none
-            if leaf.written is not None and optimizer is not None and leaf.written != parameter._version:
-                self._flags.add("weights_written")
-        if ordinary:  # as at most steps
+        held, looks = self._held(optimizer), self._course.looks
+        if not looks and not self._clears_early and are_ordinary(held):  # as at most steps
             return
+        # a loop's own step is a write like any other; an inference tensor counts none
+        if any(0 <= leaf.written != writes(leaf.parameter) for leaf in held):
+            self._flags.add("weights_written")
         reached = [leaf for leaf in held if leaf.reached]
         if held and not reached:
             if self._is_without_backward(optimizer):
@@ -168,13 +178,13 @@ class Calls:
         # of a loop's own step, it is not known which gradients it uses
         if stale and (optimizer is not None or len(stale) == len(present)):
             self._flags.add("uncleared_steps")
-        if present and self._looks:
+        if present and looks:
             self._clears_early = self._are_zeroed(present) and any(leaf.nonzero for leaf in reached)
         if reached and (self._clears_early or not present):
             self._flags.add("cleared_steps")
 
     @staticmethod
-    def _are_zeroed(leaves: Sequence[Leaf]) -> bool:
+    def _are_zeroed(leaves: Sequence[PlainLeaf]) -> bool:
         gradients = [leaf.parameter.grad for leaf in leaves]
         return all(gradient is None or is_zero(gradient) for gradient in gradients)
 
@@ -188,19 +198,12 @@ class Calls:
 
     def stepped(self, optimizer: Optimizer | None) -> None:
         """An optimizer has stepped."""
+        held = self._held(optimizer)
+        have_stepped(held)
         if optimizer is None:
-            self._any_steps += 1
-        for leaf in self._held(optimizer):
-            parameter, additions = leaf.parameter, leaf.additions
-            gradient = parameter.grad
-            try:  # as `marked` and `writes`, without their calls at every step
-                leaf.mark = None if gradient is None else (ref(gradient), gradient._version)
-                leaf.written = parameter._version
-            except RuntimeError:  # an inference tensor counts no writes
-                leaf.mark, leaf.written = None if gradient is None else marked(gradient), writes(parameter)
-            leaf.used = gradient is not None
-            leaf.reached, additions.start = 0, additions.left()
-            leaf.stale = leaf.nonzero = False
+            self._course.any_steps += 1
+            for leaf in held:  # what the loop writes itself is no write beside an optimizer's step
+                leaf.written = -1
         if self._doubtful and id(optimizer) in self._doubtful:
             self._doubtful[id(optimizer)] = marks([p.grad for p in self._parameters(optimizer)])
 
@@ -212,7 +215,7 @@ class Calls:
         """A GradScaler has let an optimizer's step do nothing."""
         for leaf in self._held(optimizer):
             self._discard(leaf)
-            leaf.begin_anew()
+            begin_anew(leaf)
 
     def step_ended(self, passes: int, *, counted: bool = True) -> None:
         """A training step has ended after so many backward passes; one that was skipped does not count."""
@@ -229,7 +232,7 @@ class Calls:
                 self._stepped_schedules.clear()
         if self._flags:
             self._flags.clear()
-        self._begun = False
+        self._course.begun, self._course.ordinary = False, not due(counts.steps + 1)
 
     def _count_flags(self) -> None:
         counts = self._counts
@@ -243,7 +246,7 @@ class Calls:
         self._counts.backwards += passes
         self._counts.backwards_without_step += self._take_discarded() + self.waiting
         for leaf in self._leaves:
-            leaf.begin_anew()
+            begin_anew(leaf)
 
     def _take_discarded(self) -> int:
         discarded, self._discards = max((leaf.discarded for leaf in self._leaves), default=0), False
@@ -267,7 +270,7 @@ class Calls:
             return self._subject.parameters
         return [p for group in optimizer.param_groups for p in group["params"]]
 
-    def _held(self, optimizer: Optimizer | None) -> list[Leaf]:
+    def _held(self, optimizer: Optimizer | None) -> list[PlainLeaf]:
         if optimizer is None:
             return self._leaves
         groups = len(optimizer.param_groups)

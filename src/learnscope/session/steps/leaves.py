@@ -3,15 +3,41 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import repeat
+from typing import Any
 
 from torch import Tensor, nn, strided
 
-from learnscope.session.steps.backwards import Additions
+from learnscope import native
 
 SMALL = 2**16
 """Entries of a gradient on the CPU up to which it may be looked at whenever that is asked for."""
+
+
+class Additions:
+    """Counts how often a backward has come by a parameter, or added to its gradient; `autograd.grad` adds to none.
+
+    Its hook is called at every step: it is one call in C, `next` of an iterator of None, and holds nothing, as torch
+    hides such hooks from the garbage collector.
+    """
+
+    def __init__(self) -> None:
+        nones = repeat(None, 2**60)
+        self.hook: Callable[[Tensor], None] = partial(next, nones)
+        self.left: Callable[[], int] = nones.__length_hint__
+        self.start = self.left()
+        """What was left where counting begins."""
+
+    @property
+    def number(self) -> int:
+        return self.start - self.left()
+
+    def forget(self, number: int) -> None:
+        """Go back to an earlier number: what came since does not count."""
+        self.start = number + self.left()
 
 
 Mark = tuple[weakref.ref[Tensor], int | None]
@@ -33,11 +59,38 @@ def holds(mark: Mark, gradient: Tensor) -> bool:
 
 
 @dataclass(slots=True)
-class Leaf:
-    """One parameter, and what happened to its gradient since its optimizer last stepped."""
+class PlainCourse:
+    """Where a training step stands, as far as hooks on parameters ask."""
+
+    any_steps: int = 0
+    """Steps of any optimizer of the process: a backward may be for one that is not followed."""
+    seen: int = 0
+    """Backward passes by any leaf since the last step."""
+    begun: bool = False
+    """Whether a backward of this training step was seen."""
+    looks: bool = False
+    """Whether gradients are looked at in it."""
+    ordinary: bool = False
+    """Whether they are not looked at in the coming step, so that a leaf whose gradient was cleared tells nobody."""
+    modules: list[tuple[nn.Module, nn.Module]] | None = None
+    """Modules, and what contains each, whose modes are looked at when a step begins."""
+    told: bool = False
+    """Whether somebody waits for the next backward."""
+    paused: bool = False
+    """Whether backward passes are not the loop's."""
+
+
+@dataclass(slots=True)
+class PlainLeaf:
+    """One parameter, and what happened to its gradient since its optimizer last stepped; a hook on that parameter."""
 
     parameter: nn.Parameter
     additions: Additions
+    of: PlainCourse
+    slow: Callable[[PlainLeaf, Tensor], object]
+    """Called with a leaf and what a backward is about to add to its gradient, unless that is what nearly all do."""
+    count: int = 0
+    """Backward passes since the last training step."""
     reached: int = 0
     """Backward passes that reached it, and that no step has used."""
     stale: bool = False
@@ -50,30 +103,83 @@ class Leaf:
     """Steps of any optimizer when a backward last reached it."""
     mark: Mark | None = None
     """Its gradient as it stood; None if it is not known."""
-    written: int | None = None
-    """How often the parameter itself had been written when its optimizer had stepped."""
+    written: int = -1
+    """How often the parameter itself had been written when its optimizer had stepped; -1 where that is not counted."""
     nonzero: bool = False
     """Whether a backward of this step gave it a gradient that is not all 0, where that was looked at."""
 
-    @property
-    def added(self) -> int:
-        """Backward passes that added to its gradient, and that no step has used.
+    def __call__(self, gradient: Tensor) -> None:
+        of = self.of
+        of.seen += 1
+        self.count += 1
+        if of.paused:
+            return
+        ordinary = of.ordinary and not of.told and not self.reached and self.parameter.grad is None
+        if not ordinary or not (of.begun or all_train(of.modules)):
+            self.slow(self, gradient)
+            return
+        if not of.begun:
+            of.begun, of.looks = True, False
+        self.stale = self.used = False
+        self.reached, self.steps_then, self.mark = 1, of.any_steps, None
 
-        What `torch.autograd.grad` computes is the loop's own affair.
-        """
-        return self.additions.number if self.reached else 0
 
-    def begin_anew(self) -> None:
-        """Its gradient has been used, or cleared."""
-        self.reached, self.additions.start = 0, self.additions.left()
+def all_train(modules: list[tuple[nn.Module, nn.Module]] | None) -> bool:
+    """Whether each module, or what contains it, is in training mode."""
+    return all(module.training or parent.training for module, parent in modules or ())
 
 
-def writes(parameter: Tensor) -> int | None:
-    """How often a tensor has been written; None of one that does not count it."""
+# with kernels, the same in C: as hooks of Python's these would be most of what watching an ordinary step costs
+_KERNELS: Any = native.kernels
+Course: type[PlainCourse] = PlainCourse if _KERNELS is None else _KERNELS.Course
+Leaf: type[PlainLeaf] = PlainLeaf if _KERNELS is None else _KERNELS.Leaf
+
+
+def added(leaf: PlainLeaf) -> int:
+    """Backward passes that added to its gradient, and that no step has used.
+
+    What `torch.autograd.grad` computes is the loop's own affair.
+    """
+    return leaf.additions.number if leaf.reached else 0
+
+
+def begin_anew(leaf: PlainLeaf) -> None:
+    """Its gradient has been used, or cleared."""
+    leaf.reached, leaf.additions.start = 0, leaf.additions.left()
+
+
+def are_ordinary(leaves: list[PlainLeaf]) -> bool:
+    """Whether a backward has given each a gradient of this step alone, which is there, and nothing wrote the weights.
+
+    False where that is not known, and of no leaf.
+    """
+    if _KERNELS is not None:
+        return bool(_KERNELS.leaves_ordinary(leaves))
+    return bool(leaves) and all(
+        leaf.reached and not leaf.stale and leaf.parameter.grad is not None
+        and (leaf.written < 0 or leaf.written == writes(leaf.parameter))
+        for leaf in leaves
+    )  # fmt: skip
+
+
+def have_stepped(leaves: list[PlainLeaf]) -> None:
+    """Their optimizer has used their gradients, which are marked as they stand."""
+    if _KERNELS is not None and _KERNELS.leaves_stepped(leaves):
+        return
+    for leaf in leaves:
+        gradient = leaf.parameter.grad
+        leaf.mark = None if gradient is None else marked(gradient)
+        leaf.written, leaf.used = writes(leaf.parameter), gradient is not None
+        leaf.stale = leaf.nonzero = False
+        begin_anew(leaf)
+
+
+def writes(parameter: Tensor) -> int:
+    """How often a tensor has been written; -1 of one that does not count it."""
     try:
         return parameter._version
-    except RuntimeError:
-        return None
+    except RuntimeError:  # an inference tensor
+        return -1
 
 
 def is_zero(gradient: Tensor) -> bool:

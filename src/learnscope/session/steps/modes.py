@@ -82,15 +82,9 @@ class Modes:
     def refresh(self) -> None:
         """Look for the modules anew: some may have been frozen, or added."""
         self._trained = trained_modules(self._model)
-        self.few = self._trained[:: max(1, -(-len(self._trained) // LOOKED_AT))]
-        """Those that are looked at at every step."""
-
-    def in_eval(self) -> bool:
-        """Whether one of a few modules that matter in training is in eval mode."""
-        for each in self.few:  # noqa: SIM110  (a generator would be called once more for each, at every step)
-            if not (each.module.training or each.parent.training):
-                return True
-        return False
+        few = self._trained[:: max(1, -(-len(self._trained) // LOOKED_AT))]
+        self.few = [(each.module, each.parent) for each in few]
+        """Those that are looked at at every step, each with the module that contains it."""
 
     def names_in_eval(self) -> list[str]:
         """The first few of all that are."""

@@ -1,0 +1,291 @@
+/* What a backward does to a few parameters, followed without a function of Python's at ordinary steps: in a training loop
+   nothing of these is in the caches, and four calls of them take longer than all the rest of such a step.
+
+   What is not ordinary is left to Python: learnscope/session/steps/leaves.py has the same types without a compiler, and
+   says what their attributes mean. */
+
+#include "kernels.h"
+
+#include <stddef.h>
+#include <structmember.h>
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *modules;
+    Py_ssize_t any_steps, seen;
+    char begun, looks, ordinary, told, paused;
+} course;
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *parameter, *additions, *slow, *mark;
+    course *of;
+    Py_ssize_t count, reached, steps_then, discarded, written;
+    char stale, used, nonzero;
+} leaf;
+
+static PyTypeObject *course_type, *leaf_type;
+static PyObject *grad, *version, *left, *start, *training;
+
+/* The gradient of a leaf, a new reference; None if it has none. */
+INLINE PyObject *gradient_of(const leaf *self) { return PyObject_GetAttr(self->parameter, grad); }
+
+/* How often a tensor has been written; -1 with an exception where that is not counted. */
+static Py_ssize_t writes_of(PyObject *tensor) {
+    PyObject *number = PyObject_GetAttr(tensor, version);
+    Py_ssize_t writes = number ? PyLong_AsSsize_t(number) : -1;
+    Py_XDECREF(number);
+    return writes;
+}
+
+static void replace(PyObject **place, PyObject *by) {
+    PyObject *before = *place;
+    *place = by;
+    Py_XDECREF(before);
+}
+
+/* Whether all modules, or those that contain them, are in training mode; -1 with an exception. */
+static int all_train(PyObject *modules) {
+    Py_ssize_t count = modules && PyList_Check(modules) ? PyList_Size(modules) : 0;
+    for (Py_ssize_t index = 0; index < count; index++) {
+        PyObject *pair = PyList_GetItem(modules, index);
+        int trains = 0;
+        for (Py_ssize_t which = 0; which < 2 && !trains; which++) {
+            PyObject *module = PyTuple_GetItem(pair, which), *mode = module ? PyObject_GetAttr(module, training) : NULL;
+            trains = mode ? PyObject_IsTrue(mode) : -1;
+            Py_XDECREF(mode);
+        }
+        if (trains <= 0) return trains;
+    }
+    return 1;
+}
+
+/* Whether this is the first backward since a step, on a gradient that was cleared, and nobody waits for it. Where that
+   cannot be told it is not: `slow` meets the same error, and must not let the training die of it. */
+static int is_ordinary(const leaf *self) {
+    const course *of = self->of;
+    if (!of->ordinary || of->told || self->reached) return 0;
+    PyObject *present = gradient_of(self);
+    Py_XDECREF(present);
+    int ordinary = present != Py_None ? 0 : of->begun ? 1 : all_train(of->modules);
+    if (PyErr_Occurred()) PyErr_Clear();
+    return ordinary > 0;
+}
+
+/* A backward is about to add to the gradient. */
+static PyObject *leaf_call(PyObject *object, PyObject *args, PyObject *kwargs) {
+    leaf *self = (leaf *)object;
+    course *of = self->of;
+    (void)kwargs;
+    of->seen++;
+    self->count++;
+    if (of->paused || self->slow == Py_None) Py_RETURN_NONE;
+    if (!is_ordinary(self)) {
+        PyObject *gradient = PyTuple_GetItem(args, 0);
+        return gradient ? PyObject_CallFunctionObjArgs(self->slow, object, gradient, NULL) : NULL;
+    }
+    if (!of->begun) of->begun = 1, of->looks = 0;
+    self->stale = self->used = 0;
+    self->reached = 1;
+    self->steps_then = of->any_steps;
+    replace(&self->mark, NULL);
+    Py_RETURN_NONE;
+}
+
+static int course_traverse(PyObject *object, visitproc visit, void *arg) {
+    Py_VISIT(Py_TYPE(object));
+    Py_VISIT(((course *)object)->modules);
+    return 0;
+}
+
+static int course_clear(PyObject *object) {
+    replace(&((course *)object)->modules, NULL);
+    return 0;
+}
+
+static void released(PyObject *object) {
+    PyTypeObject *type = Py_TYPE(object);
+    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
+    release(object);
+    Py_DECREF(type);
+}
+
+static void course_dealloc(PyObject *object) {
+    PyObject_GC_UnTrack(object);
+    course_clear(object);
+    released(object);
+}
+
+static int leaf_traverse(PyObject *object, visitproc visit, void *arg) {
+    leaf *self = (leaf *)object;
+    Py_VISIT(Py_TYPE(object));
+    Py_VISIT(self->parameter);
+    Py_VISIT(self->additions);
+    Py_VISIT(self->slow);
+    Py_VISIT(self->mark);
+    Py_VISIT(self->of);
+    return 0;
+}
+
+/* Only `slow` leads back to here, and nothing is called after it is gone; the rest goes with the leaf. */
+static int leaf_clear(PyObject *object) {
+    leaf *self = (leaf *)object;
+    Py_INCREF(Py_None);
+    replace(&self->slow, Py_None);
+    replace(&self->mark, NULL);
+    return 0;
+}
+
+static void leaf_dealloc(PyObject *object) {
+    leaf *self = (leaf *)object;
+    PyObject_GC_UnTrack(object);
+    Py_XDECREF(self->parameter);
+    Py_XDECREF(self->additions);
+    Py_XDECREF(self->slow);
+    Py_XDECREF(self->mark);
+    Py_XDECREF((PyObject *)self->of);
+    released(object);
+}
+
+/* Leaf(parameter, additions, course, slow) */
+static PyObject *leaf_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
+    PyObject *parameter, *additions, *of, *slow;
+    (void)kwargs;
+    if (!PyArg_ParseTuple(args, "OOO!O:Leaf", &parameter, &additions, course_type, &of, &slow)) return NULL;
+    allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
+    leaf *self = (leaf *)allocate(type, 0);
+    if (!self) return NULL;
+    Py_INCREF(parameter), Py_INCREF(additions), Py_INCREF(of), Py_INCREF(slow);
+    self->parameter = parameter, self->additions = additions, self->of = (course *)of, self->slow = slow;
+    self->written = -1;
+    return (PyObject *)self;
+}
+
+#define MEMBER(name, type, of, flags) {#name, type, offsetof(of, name), flags, NULL}
+
+static PyMemberDef course_members[] = {
+    MEMBER(any_steps, T_PYSSIZET, course, 0), MEMBER(seen, T_PYSSIZET, course, 0),
+    MEMBER(begun, T_BOOL, course, 0),         MEMBER(looks, T_BOOL, course, 0),
+    MEMBER(ordinary, T_BOOL, course, 0),      MEMBER(modules, T_OBJECT, course, 0),
+    MEMBER(told, T_BOOL, course, 0),          MEMBER(paused, T_BOOL, course, 0),
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyMemberDef leaf_members[] = {
+    MEMBER(parameter, T_OBJECT, leaf, READONLY), MEMBER(additions, T_OBJECT, leaf, READONLY),
+    MEMBER(mark, T_OBJECT, leaf, 0),             MEMBER(count, T_PYSSIZET, leaf, 0),
+    MEMBER(reached, T_PYSSIZET, leaf, 0),        MEMBER(steps_then, T_PYSSIZET, leaf, 0),
+    MEMBER(discarded, T_PYSSIZET, leaf, 0),      MEMBER(written, T_PYSSIZET, leaf, 0),
+    MEMBER(stale, T_BOOL, leaf, 0),              MEMBER(used, T_BOOL, leaf, 0),
+    MEMBER(nonzero, T_BOOL, leaf, 0),            {NULL, 0, 0, 0, NULL},
+};
+
+static PyType_Slot course_slots[] = {
+    {Py_tp_traverse, course_traverse}, {Py_tp_clear, course_clear}, {Py_tp_dealloc, course_dealloc},
+    {Py_tp_members, course_members},   {0, NULL},
+};
+static PyType_Spec course_spec = {
+    "learnscope.native.Course", sizeof(course), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, course_slots};
+
+static PyType_Slot leaf_slots[] = {
+    {Py_tp_new, leaf_new},       {Py_tp_call, leaf_call},   {Py_tp_traverse, leaf_traverse},
+    {Py_tp_clear, leaf_clear},   {Py_tp_dealloc, leaf_dealloc}, {Py_tp_members, leaf_members},
+    {0, NULL},
+};
+static PyType_Spec leaf_spec = {
+    "learnscope.native.Leaf", sizeof(leaf), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, leaf_slots};
+
+/* The leaves of a list, all of this type; NULL with an exception otherwise. */
+static leaf *leaf_at(PyObject *leaves, Py_ssize_t index) {
+    PyObject *object = PyList_GetItem(leaves, index);
+    if (object && Py_TYPE(object) != leaf_type) {
+        PyErr_SetString(PyExc_TypeError, "a list of leaves is needed");
+        return NULL;
+    }
+    return (leaf *)object;
+}
+
+/* Where an inference tensor counts no writes, Python goes on. */
+static PyObject *left_to_python(void) {
+    if (!PyErr_ExceptionMatches(PyExc_RuntimeError)) return NULL;
+    PyErr_Clear();
+    Py_RETURN_FALSE;
+}
+
+/* leaves_ordinary(leaves) */
+PyObject *leaves_ordinary(PyObject *module, PyObject *const *args, Py_ssize_t given) {
+    (void)module;
+    if (given != 1 || !PyList_Check(args[0])) return PyErr_Format(PyExc_TypeError, "leaves_ordinary takes a list");
+    Py_ssize_t count = PyList_Size(args[0]);
+    for (Py_ssize_t index = 0; index < count; index++) {
+        leaf *self = leaf_at(args[0], index);
+        if (!self) return NULL;
+        if (!self->reached || self->stale) Py_RETURN_FALSE;
+        PyObject *present = gradient_of(self);
+        if (!present) return NULL;
+        int there = present != Py_None;
+        Py_DECREF(present);
+        if (!there) Py_RETURN_FALSE;
+        if (self->written < 0) continue;
+        Py_ssize_t writes = writes_of(self->parameter);
+        if (writes < 0 && PyErr_Occurred()) return left_to_python();
+        if (writes != self->written) Py_RETURN_FALSE;
+    }
+    return PyBool_FromLong(count > 0);
+}
+
+/* The gradient as it stands after a step, (weak reference, writes); NULL with an exception, or if there is none. */
+static PyObject *mark_of(PyObject *gradient) {
+    Py_ssize_t writes = writes_of(gradient);
+    PyObject *reference = writes < 0 ? NULL : PyWeakref_NewRef(gradient, NULL);
+    PyObject *mark = reference ? Py_BuildValue("(On)", reference, writes) : NULL;
+    Py_XDECREF(reference);
+    return mark;
+}
+
+/* What has come by a leaf is of the past. */
+static int forget_additions(leaf *self) {
+    PyObject *counter = PyObject_GetAttr(self->additions, left), *now = counter ? PyObject_CallObject(counter, NULL) : NULL;
+    int failed = !now || PyObject_SetAttr(self->additions, start, now);
+    Py_XDECREF(counter);
+    Py_XDECREF(now);
+    return failed ? -1 : 0;
+}
+
+/* leaves_stepped(leaves) */
+PyObject *leaves_stepped(PyObject *module, PyObject *const *args, Py_ssize_t given) {
+    (void)module;
+    if (given != 1 || !PyList_Check(args[0])) return PyErr_Format(PyExc_TypeError, "leaves_stepped takes a list");
+    Py_ssize_t count = PyList_Size(args[0]);
+    for (Py_ssize_t index = 0; index < count; index++) {
+        leaf *self = leaf_at(args[0], index);
+        PyObject *gradient = self ? gradient_of(self) : NULL;
+        if (!gradient) return NULL;
+        int there = gradient != Py_None;
+        PyObject *mark = there ? mark_of(gradient) : NULL;
+        Py_DECREF(gradient);
+        Py_ssize_t writes = there && !mark ? -1 : writes_of(self->parameter);
+        if (writes < 0) {
+            Py_XDECREF(mark);
+            return left_to_python();
+        }
+        replace(&self->mark, mark);
+        self->written = writes;
+        self->used = there != 0;
+        self->stale = self->nonzero = 0;
+        self->reached = 0;
+        if (forget_additions(self)) return NULL;
+    }
+    Py_RETURN_TRUE;
+}
+
+/* Makes the types of a module that is being imported. */
+int add_leaves(PyObject *module) {
+    grad = PyUnicode_InternFromString("grad"), version = PyUnicode_InternFromString("_version");
+    left = PyUnicode_InternFromString("left"), start = PyUnicode_InternFromString("start");
+    training = PyUnicode_InternFromString("training");
+    course_type = (PyTypeObject *)PyType_FromSpec(&course_spec), leaf_type = (PyTypeObject *)PyType_FromSpec(&leaf_spec);
+    if (!grad || !version || !left || !start || !training || !course_type || !leaf_type) return -1;
+    if (PyModule_AddObjectRef(module, "Course", (PyObject *)course_type)) return -1;
+    return PyModule_AddObjectRef(module, "Leaf", (PyObject *)leaf_type);
+}
