@@ -239,7 +239,7 @@ class Engine(Writer):
                 self.budget.add(firing.bound.label, time.perf_counter() - started)
 
     def close(self) -> None:
-        self.write_out()
+        self.write_all()
         self.passing.close_direct()  # `ending.finish` waits for sinks that have a queue
 
     def memories(self) -> list[str]:
@@ -257,7 +257,7 @@ class Engine(Writer):
             if not self._put_arrays(firing.bound.label, reference, read_arrays(measured.arrays)):
                 reference, notes = None, {**notes, "arrays": "could not be written"}
         if (ledger := measured.examples) is not None:
-            self.store_file("the ledger of examples", lambda: self.backend.put_examples(ledger))
+            self.keep_examples(ledger, may_wait=firing.phase == "epoch")
         now = time.perf_counter()
         cost = now - firing.started if firing.cost is None else firing.cost + now - begun
         return self._record(firing.bound, firing, firing.time, cost, tables=tables, arrays=reference, notes=notes)

@@ -130,7 +130,7 @@ class Loop:
         self._fire(self.engine.due("epoch", self.epoch + 1), self.moment("epoch"))
         self.epoch += 1
         self._fed.epoch = self.epoch
-        self.engine.write_out()
+        self.engine.write_in_time(time.time())
 
     def conclude(self, status: str) -> None:
         """The loop is over: probes that collect hand-overs measure, and so do those with at="end"."""

@@ -187,7 +187,7 @@ class Watch(Shown, Told):
     @property
     def run(self) -> Run:
         """The run as recorded so far."""
-        self._engine.write_out()
+        self._engine.write_all()
         return Run(self._engine.backend)
 
     def log(self, **values: float | Tensor) -> None:

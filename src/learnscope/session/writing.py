@@ -13,7 +13,7 @@ from learnscope.core.probe import ProbeWarning
 from learnscope.model.collector import no_collection
 from learnscope.record import SKIPPED, Record, nonfinite
 from learnscope.session.telling.passing import Passing
-from learnscope.store.backend import WRITE_ERRORS, Backend, LinesLost
+from learnscope.store.backend import WRITE_ERRORS, Backend, LedgerLike, LinesLost
 
 if TYPE_CHECKING:
     from learnscope.sinks.base import Sink
@@ -58,6 +58,9 @@ class Writer:
         self.inherited = False
         """Whether this is the copy of a session in a forked child, which does nothing."""
         self._pause, self._next_note = FIRST_NOTE, time.time() + FIRST_NOTE
+        self._ledger: LedgerLike | None = None
+        """The ledger of examples, if it waits to be written."""
+        self._ledger_written = 0.0
         self._warned: set[str] = set()
         self.passing = Passing(self.sinks, self.warn, strict=strict)
 
@@ -115,6 +118,26 @@ class Writer:
             self._pause = min(2 * self._pause, NOTES_APART)
             self._next_note = now + self._pause
             self.store_file("run.json", self.note)
+        if self._ledger is not None and not 0 <= now - self._ledger_written < self.write_seconds:
+            self.write_ledger()
+
+    def keep_examples(self, ledger: LedgerLike, *, may_wait: bool) -> None:
+        """Write the ledger of examples, at once unless it was written just now and may wait, as may records."""
+        self._ledger = ledger
+        if not may_wait or not 0 <= time.time() - self._ledger_written < self.write_seconds:
+            self.write_ledger()
+
+    def write_ledger(self) -> None:
+        """Write the ledger of examples as it is now, if it waits."""
+        ledger, self._ledger = self._ledger, None
+        if ledger is not None:
+            self.store_file("the ledger of examples", lambda: self.backend.put_examples(ledger))
+            self._ledger_written = time.time()
+
+    def write_all(self) -> None:
+        """Write whatever waits."""
+        self.write_ledger()
+        self.write_out()
 
     def write_out(self) -> None:
         """Write the records that wait; those that cannot be written are counted, and training goes on."""

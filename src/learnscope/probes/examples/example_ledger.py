@@ -37,8 +37,8 @@ class ExampleLedger(Probe):
     logits: a causal language model's are handed over shifted, `w.examples(ids, logits[:, :-1], labels[:, 1:])`.
     It measures at `w.end_epoch()`, and at the end; in `replay`, a checkpoint is a presentation of the training data.
 
-    The whole ledger is the run's `examples.parquet`, written every `keep_every` epochs and at the end:
-    `run.examples()`, or `Ledger.load`.
+    The whole ledger is the run's `examples.parquet`, written every `keep_every` epochs, though not more often than
+    every `write_seconds` of the session, and at the end: `run.examples()`, or `Ledger.load`.
     """
 
     at: At = "epoch"

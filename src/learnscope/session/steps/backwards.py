@@ -37,13 +37,19 @@ class Backwards:
         self.course, self._failed = Course(), failed
         self.leaves = [Leaf(p, Additions(), self.course, self._reach) for p in chosen if follow]
         """The parameters that have a hook, where it is asked what backward passes bring."""
-        self._arrivals = [] if follow else [Additions() for _ in chosen]
-        """Of each of them, where they are counted alone."""
-        hooks: Sequence[Any] = self.leaves or [each.hook for each in self._arrivals]
-        self._handles = [p.register_hook(hook) for p, hook in zip(chosen, hooks, strict=True)]
-        self._handles += [
-            leaf.parameter.register_post_accumulate_grad_hook(leaf.additions.hook) for leaf in self.leaves
-        ]
+        self._handles: list[Any] = []
+        for leaf in self.leaves:
+            hook: Any = leaf
+            self._handles += [leaf.parameter.register_hook(hook)]
+            self._handles += [leaf.parameter.register_post_accumulate_grad_hook(leaf.additions.hook)]
+        self._arrivals: list[Additions] = []
+        """Of parameters where backward passes are counted alone."""
+        self._spare: Sequence[nn.Parameter] = ()
+        """Those that are counted too once a step comes without a backward that was seen."""
+        if not follow:
+            few = max(1, len(subject.optimizers))
+            self._spare = chosen[:-few]
+            self._count_at(chosen[-few:])
         self._order: list[str] = []
         # a compiled backward hands over all gradients at once: its order says nothing
         ordered = [] if hasattr(subject.model, "_orig_mod") else trainable
@@ -70,6 +76,9 @@ class Backwards:
             for each in self._arrivals:  # as `passes`, with fewer calls at every step
                 left = each.left()
                 passes, each.start = max(passes, each.start - left), left
+            if not passes and self._spare:
+                self._count_at(self._spare)
+                self._spare = ()
             return passes
         passes = self.course.seen = 0
         for leaf in self.leaves:
@@ -104,6 +113,11 @@ class Backwards:
         self.take_order()
         for handle in self._handles:
             handle.remove()
+
+    def _count_at(self, parameters: Sequence[nn.Parameter]) -> None:
+        for parameter in parameters:
+            self._arrivals.append(arrivals := Additions())
+            self._handles.append(parameter.register_hook(arrivals.hook))
 
     def _reach(self, leaf: PlainLeaf, gradient: Tensor) -> None:
         if self.on_reach is not None:

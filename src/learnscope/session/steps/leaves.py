@@ -114,14 +114,24 @@ class PlainLeaf:
         self.count += 1
         if of.paused:
             return
-        ordinary = of.ordinary and not of.told and not self.reached and self.parameter.grad is None
-        if not ordinary or not (of.begun or all_train(of.modules)):
+        if not _is_ordinary(self):
             self.slow(self, gradient)
             return
         if not of.begun:
             of.begun, of.looks = True, False
         self.stale = self.used = False
         self.reached, self.steps_then, self.mark = 1, of.any_steps, None
+
+
+def _is_ordinary(leaf: PlainLeaf) -> bool:
+    """Whether this is the first backward since a step, on a gradient that was cleared, and nobody waits for it."""
+    of = leaf.of
+    if not of.ordinary or of.told or leaf.reached or leaf.parameter.grad is not None:
+        return False
+    try:
+        return of.begun or all_train(of.modules)
+    except Exception:  # noqa: BLE001  (`slow` meets the same error, and does not let the training die of it)
+        return False
 
 
 def all_train(modules: list[tuple[nn.Module, nn.Module]] | None) -> bool:
