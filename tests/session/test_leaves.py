@@ -182,9 +182,9 @@ def test_what_is_no_leaf_is_refused() -> None:
 
 
 def test_the_parameters_of_a_part_that_is_not_used_are_not_relied_on() -> None:
-    """Backward passes are counted at one parameter; here at one that the loss does not reach."""
+    """Backward passes are counted at the ends of the model; here at parts that the loss does not reach."""
     torch.manual_seed(0)
-    model = nn.ModuleDict({"used": nn.Linear(3, 2), "idle": nn.Linear(3, 2)})
+    model = nn.ModuleDict({"idle": nn.Linear(3, 2), "used": nn.Linear(3, 2), "idle too": nn.Linear(3, 2)})
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with ls.watch(model, optimizer, probes=[ls.Loss()]) as w:
         assert not w._loop._backwards.leaves

@@ -24,14 +24,16 @@ WATCHED = 4
 class Backwards:
     """Counts the backward passes since the last step, and records the order in which the first reaches parameters.
 
-    Without `follow` nobody asks what they bring: they are counted alone, without a function of Python's.
+    Without `follow` nobody asks what they bring: they are counted alone, without a function of Python's, at the ends of
+    the model as long as every step comes after a backward that was seen there.
     """
 
     def __init__(self, subject: Subject, failed: Callable[[str], object], *, follow: bool = True) -> None:
         trainable = [(name, p) for name, p in zip(subject.names, subject.parameters, strict=True) if p.requires_grad]
         spread = [p for _, p in trainable[:: max(1, -(-len(trainable) // WATCHED))]]
         # with one of every optimizer: a backward may be for one of them alone
-        chosen = list(dict.fromkeys([*spread, *_one_of_each(subject.optimizers, [p for _, p in trainable])]))
+        needed = list(_one_of_each(subject.optimizers, [p for _, p in trainable]))
+        chosen = list(dict.fromkeys([*spread, *needed]))
         self.on_reach: Callable[[PlainLeaf, Tensor], object] | None = None
         """Called with a leaf and what a backward is about to add to its gradient, unless that is as at most steps."""
         self.course, self._failed = Course(), failed
@@ -46,10 +48,10 @@ class Backwards:
         """Of parameters where backward passes are counted alone."""
         self._spare: Sequence[nn.Parameter] = ()
         """Those that are counted too once a step comes without a backward that was seen."""
-        if not follow:
-            few = max(1, len(subject.optimizers))
-            self._spare = chosen[:-few]
-            self._count_at(chosen[-few:])
+        if not follow:  # what all parts of a model share stands at its beginning, or at its end
+            ends = {id(p) for p in [*spread[:1], *spread[-1:], *needed]}
+            self._spare = [p for p in chosen if id(p) not in ends]
+            self._count_at([p for p in chosen if id(p) in ends])
         self._order: list[str] = []
         # a compiled backward hands over all gradients at once: its order says nothing
         ordered = [] if hasattr(subject.model, "_orig_mod") else trainable
