@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 from learnscope.core.handed import HandedOver, MicroBatches
 from learnscope.core.moment import Moment
 from learnscope.core.probe import is_due, prepares
+from learnscope.probes.gradients.lost_steps import LostSteps
 from learnscope.session.bound import Bound
 from learnscope.session.engine import Engine
 from learnscope.session.steps.attempts import Attempts
@@ -45,6 +46,8 @@ class Loop:
         self.skipped_steps = 0
         self.passes = 1
         self.snapshots = take_snapshots(self.subject, [bound.probe for bound in engine.bound], steps)
+        self._names_rows = any(isinstance(b.probe, LostSteps) or "logged" in b.probe.needs for b in engine.bound)
+        """Whether somebody may ask for the ids of the last steps' examples: where no loss is known, nobody does."""
         self._fed = FedProbes(engine)
         self._fed.epoch = epoch
         self.feed = Feed(engine.safely(self._fed.complete), self._fed.note)
@@ -87,6 +90,7 @@ class Loop:
 
     def log(self, logged: Mapping[str, Any]) -> None:
         """What the loop logs, as most do at every step."""
+        self._names_rows = True
         if self._attempts.late is not None and self._attempts.takes(logged):
             return
         if not self._ends.single and self._ends.half_taken:
@@ -104,7 +108,8 @@ class Loop:
         started = time.perf_counter()
         taken = bound.probe.take_at_once(bound.state, self.epoch, *batch)
         if taken:
-            self.feed.add_rows(self.steps, self.first_step, self._backwards.seen > 0, batch[0])
+            if self._names_rows:
+                self.feed.add_rows(self.steps, self.first_step, self._backwards.seen > 0, batch[0])
             bound.waiting += 1
             self.engine.budget.add(bound.label, time.perf_counter() - started)
         return taken
@@ -130,7 +135,7 @@ class Loop:
         self._fire(self.engine.due("epoch", self.epoch + 1), self.moment("epoch"))
         self.epoch += 1
         self._fed.epoch = self.epoch
-        self.engine.write_in_time(time.time())
+        self.engine.write_out()
 
     def conclude(self, status: str) -> None:
         """The loop is over: probes that collect hand-overs measure, and so do those with at="end"."""
