@@ -84,7 +84,7 @@ def steps(size: int, folder: Path) -> Costs:
 
 
 def measured_steps(model: nn.Module, folder: Path, number: int) -> float:
-    """Watching a step, gradients and change of all parameters measured, once the first step has warmed up."""
+    """Watching a step, gradients and change of all parameters measured and written, after a first one to warm up."""
     for parameter in model.parameters():
         parameter.grad = torch.full_like(parameter, 1e-3)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, foreach=True)
@@ -93,11 +93,14 @@ def measured_steps(model: nn.Module, folder: Path, number: int) -> float:
     with timed(costs, "plain"):
         for _ in range(number):
             optimizer.step()
-    with ls.watch(model, optimizer, run=folder, probes=probes(), strict=True):
+    with ls.watch(model, optimizer, run=folder, probes=probes(), strict=True) as w:
         optimizer.step()
+        written = len(list(w.run.records()))  # what waits is written when the run is asked for
         with timed(costs, "watched"):
             for _ in range(number):
                 optimizer.step()
+            run = w.run
+        assert len(list(run.records())) == written + number * len(probes())
     return (costs["watched"] - costs["plain"]) / number
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
 from learnscope.core.moment import Moment
 from learnscope.core.probe import Probe
+from learnscope.model.collector import no_collection
 from learnscope.model.guard import preserve_rng
 from learnscope.record import Measurement
 
@@ -36,9 +37,12 @@ class Bound:
     """The parts of a measurement that have run at least once."""
 
     def first_time(self, part: str) -> AbstractContextManager[None]:
-        """Holds the generators when a part runs for the first time: what it imports then may draw random numbers."""
+        """Holds the generators when a part runs for the first time: what it imports then may draw random numbers.
+
+        Later the collector is off meanwhile: an object for each of thousands of tensors would have it look at all.
+        """
         if part in self.begun:
-            return nullcontext()
+            return no_collection()
         self.begun.add(part)
         return preserve_rng()
 
