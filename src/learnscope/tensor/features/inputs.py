@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from learnscope.tensor.features.small_inputs import (
+    host_text,
     is_small,
     small_agreement,
     small_differing,
@@ -59,6 +60,17 @@ def token_numbers(tokens: Tensor) -> Tensor:
     if not len(ordered):
         return torch.full((2,), torch.nan, dtype=torch.float64)
     return torch.stack([ordered[-1], 1 + (ordered.diff() != 0).sum()]).double()
+
+
+def text_numbers(tokens: Tensor, padding: int | None, most: int = MOST_HASHED) -> tuple[Tensor, Tensor, Tensor]:
+    """Of tokens (N, D) with D ≥ `SHORT` `token_numbers` and `row_hashes`, comparable where rows are `long_enough`."""
+    width = tokens.shape[1]
+    if tokens.numel() <= MOST:
+        found = host_text(tokens, padding, min(len(tokens), max(1, most // width)), SHORT)
+        if found is not None:
+            return found
+    hashes, comparable = row_hashes(tokens, padding, most)
+    return token_numbers(tokens), hashes, comparable & long_enough(tokens[: len(comparable)], padding)
 
 
 def root_mean_square(outputs: Tensor) -> Tensor:
