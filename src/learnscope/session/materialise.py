@@ -93,8 +93,9 @@ def read_measured(measured: Measurement) -> list[Table]:
 
 def read_tables(tables: Sequence[Table]) -> list[Table]:
     """The tables with plain numbers. All tensors of a device come over in one transfer."""
-    if all(_is_plain(column.values) for table in tables for column in table.columns):
-        return [Table(t.kind, t.scopes, [_sized(c, t).finished(c.values) for c in t.columns]) for t in tables]
+    finished = [[_is_finished(column, len(table.scopes)) for column in table.columns] for table in tables]
+    if all(map(all, finished)):
+        return list(tables)  # as most are
     parts: dict[torch.device, list[Tensor]] = {}
     for table in tables:
         for column in table.columns:
@@ -102,7 +103,25 @@ def read_tables(tables: Sequence[Table]) -> list[Table]:
                 if isinstance(part, Tensor):
                     parts.setdefault(part.device, []).append(part)
     numbers = {device: iter(_transfer(tensors)) for device, tensors in parts.items()}
-    return [Table(t.kind, t.scopes, [_finish(column, t, numbers) for column in t.columns]) for t in tables]
+    return [
+        Table(t.kind, t.scopes, [c if done else _finish(c, t, numbers) for c, done in zip(t.columns, of, strict=True)])
+        for t, of in zip(tables, finished, strict=True)
+    ]
+
+
+def _is_finished(column: Column, scopes: int) -> bool:
+    """Whether a column is what `Column.finished` makes of it: plain finite numbers, and a reason for each other one."""
+    values, status = column.values, column.status
+    if type(values) is not list or len(values) != scopes or not _KNOWN.issuperset(map(type, values)):
+        return False
+    if status:
+        if len(status) != values.count(None) or not all(0 <= at < scopes and values[at] is None for at in status):
+            return False
+        values = [value for value in values if value is not None]
+    try:
+        return math.isfinite(sum(values))
+    except (TypeError, OverflowError):  # one is missing without a reason, or beyond floats
+        return False
 
 
 def read_packed(packed: Mapping[str, Tensor]) -> dict[str, NDArray[np.float64]]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from functools import cache
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -79,7 +81,8 @@ def root_mean_square(outputs: Tensor) -> Tensor:
         return small_root_mean_square(outputs)
     values = some(outputs)
     if (read := host_statistics([values])) is not None:
-        return (torch.from_numpy(read[SQUARES]) / values.numel()).sqrt()[0]
+        total, count = float(read[SQUARES, 0]), values.numel()
+        return torch.from_numpy(np.array(math.sqrt(total / count) if count else math.nan))
     if not values.is_cpu or values.is_complex():
         return values.double().square().mean().sqrt()
     flat = values.reshape(-1)

@@ -8,6 +8,7 @@ that lie equally far apart; targets that are classes are all counted.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -50,12 +51,12 @@ def as_rows(tensor: Tensor, stride: int = 1) -> Tensor:
     return tensor.flatten(2)[:, :, ::stride].movedim(1, -1).flatten(0, 1)
 
 
-def class_sums(outputs: Tensor, targets: Tensor, ignore_index: int, weight: Tensor | None = None) -> dict[str, Tensor]:
+def class_sums(outputs: Tensor, targets: Tensor, ignore_index: int, weight: Tensor | None = None) -> dict[str, Any]:
     """Sums of a call of cross_entropy or nll_loss, whose targets are classes, or a share of every class in each row.
 
     `sums` as in `CLASS_NUMBERS`; by class, `target_counts` of all counted targets and `predicted_counts` of the rows
     looked at, both with one entry more, of those that are no class; `mass`, what reduction="mean" divides by: the
-    counted targets, or their weights.
+    counted targets, or their weights. Arrays where all is in the memory of the host, else tensors.
     """
     if outputs.ndim == 1:
         outputs, targets = outputs[None], targets[None]

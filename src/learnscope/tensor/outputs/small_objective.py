@@ -5,6 +5,8 @@ by NumPy, whose calls cost less than torch's.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -18,8 +20,8 @@ from learnscope.tensor.host import plain_array
 SMALL = 2**15
 """Entries of a tensor up to which NumPy is used."""
 _KNOWN = (torch.float32, torch.float64)
-NUMBERS = 8
-"""How many sums there are of a call."""
+NUMBERS, COUNTED = 8, 2
+"""How many sums there are of a call, and which of them counts its targets."""
 
 
 def is_small(tensor: Tensor) -> bool:
@@ -28,7 +30,7 @@ def is_small(tensor: Tensor) -> bool:
 
 def host_class_sums(
     rows: Tensor, targets: Tensor, ignore_index: int, weight: Tensor | None, near: float, *, columns: bool
-) -> dict[str, Tensor] | None:
+) -> dict[str, NDArray[Any]] | None:
     """As `class_sums`, of rows of all outputs, in one pass over them; None if it takes more, or there is no kernel."""
     given, wanted = plain_array(rows, *_KNOWN), plain_array(targets, torch.int64)
     if given is None or wanted is None or not given.size or native.kernels is None:
@@ -37,19 +39,19 @@ def host_class_sums(
     # one array, cut in three: fewer calls
     held = np.empty(NUMBERS + 2 * (classes + 1), np.int64)
     sums, counts, answers = held[:NUMBERS], held[NUMBERS : NUMBERS + classes + 1], held[NUMBERS + classes + 1 :]
-    bound = np.array([near])
-    if not native.kernels.class_counts(given, wanted, ignore_index, bound, columns, sums, counts, answers):
+    if not native.kernels.class_counts(given, wanted, ignore_index, _one(near), columns, sums, counts, answers):
         return None
-    return {
-        "sums": torch.from_numpy(sums),
-        "target_counts": torch.from_numpy(counts),
-        "predicted_counts": torch.from_numpy(answers),
-        "mass": _mass(counts, weight),
-    }
+    mass = sums[COUNTED : COUNTED + 1] if weight is None else _mass(counts, weight)
+    return {"sums": sums, "target_counts": counts, "predicted_counts": answers, "mass": mass}
+
+
+@cache
+def _one(number: float) -> NDArray[np.float64]:
+    return np.array([number])
 
 
 def host_token_sums(
-    tokens: Tensor, wanted: Tensor, ignore_index: int, padding: int | None, shifts: tuple[int, ...]
+    tokens: Tensor, wanted: Tensor, ignore_index: int, padding: int | None, shifts: Sequence[int]
 ) -> Tensor | None:
     """As `token_sums`, of targets (B, places); None where there is no kernel for them."""
     given, targets = plain_array(tokens, torch.int64), plain_array(wanted, torch.int64)
@@ -60,15 +62,15 @@ def host_token_sums(
     return torch.from_numpy(out)
 
 
-def _mass(counts: NDArray[np.int64], weight: Tensor | None) -> Tensor:
+def _mass(counts: NDArray[np.int64], weight: Tensor | None) -> NDArray[np.float64]:
     """The counted targets, or their weights."""
     mass = counts[:-1].sum() if weight is None else (counts[:-1] * weight.detach().cpu().numpy()).sum()
-    return torch.from_numpy(np.array(mass, np.float64))
+    return np.array([mass], np.float64)
 
 
 def small_class_sums(
     rows: Tensor, targets: Tensor, ignore_index: int, weight: Tensor | None, near: float, *, columns: bool
-) -> dict[str, Tensor]:
+) -> dict[str, NDArray[Any]]:
     """As `class_sums`, of rows of all outputs, and targets that are classes; with `columns`, of these too."""
     given, every = rows.numpy(), targets.reshape(-1).numpy().astype(np.int64, copy=False)
     classes = given.shape[1]
@@ -88,12 +90,8 @@ def small_class_sums(
         int(((predicted == chosen) & finite).sum()), int(finite.sum()), *_distributions(given, highest, near),
         _over_the_batch(given, near) if columns else 0,
     ]  # fmt: skip
-    return {
-        "sums": torch.from_numpy(np.array(sums)),
-        "target_counts": torch.from_numpy(counts),
-        "predicted_counts": torch.from_numpy(answers),
-        "mass": _mass(counts, weight),
-    }
+    mass = _mass(counts, weight)
+    return {"sums": np.array(sums), "target_counts": counts, "predicted_counts": answers, "mass": mass}
 
 
 def _distributions(rows: NDArray[Any], highest: NDArray[Any], near: float) -> tuple[int, int]:
