@@ -92,12 +92,12 @@ class Changes:
         positions: Sequence[int], *, renew: bool = False,
     ) -> Changes:  # fmt: skip
         """From two sets of weights with the same names; with `renew` the older ones may become the newer on the way."""
-        dtypes = {str(tensor.dtype).removeprefix("torch.") for tensor in new.values()}
-        dtype, renewed = dtypes.pop() if len(dtypes) == 1 else "mixed", None
+        dtypes = [str(dtype).removeprefix("torch.") for dtype in {tensor.dtype for tensor in new.values()}]
+        dtype, renewed = dtypes[0] if len(dtypes) == 1 else "mixed", None
         if isinstance(old, RoundedWeights):
             table = _one_by_one(new, old, thresholds)
         else:
-            now, then = [tensor.detach() for tensor in new.values()], [old[name] for name in new]
+            now, then = list(new.values()), [old[name] for name in new]
             renewed = compared_and_renewed(now, then, thresholds) if renew else None
             table = delta_statistics(now, then, thresholds) if renewed is None else renewed
         return cls(list(new), positions, tuple(thresholds), table, dtype, renewed is not None)
