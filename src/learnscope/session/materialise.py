@@ -126,14 +126,20 @@ def _is_finished(column: Column, scopes: int) -> bool:
 
 def read_packed(packed: Mapping[str, Tensor]) -> dict[str, NDArray[np.float64]]:
     """Small tensors of one device as arrays in float64, in one transfer."""
+    if all(tensor.is_cpu for tensor in packed.values()):
+        return {name: _doubles(tensor) for name, tensor in packed.items()}
     tensors = [tensor.detach() for tensor in packed.values()]
-    if all(tensor.is_cpu for tensor in tensors):
-        return {name: tensor.double().numpy() for name, tensor in zip(packed, tensors, strict=True)}
     device = next(tensor.device for tensor in tensors if not tensor.is_cpu)
     shapes, parts = [tensor.shape for tensor in tensors], _transfer([tensor.to(device) for tensor in tensors])
     return {
         name: np.array(part, np.float64).reshape(shape) for name, shape, part in zip(packed, shapes, parts, strict=True)
     }
+
+
+def _doubles(tensor: Tensor) -> NDArray[np.float64]:
+    if tensor.dtype is torch.float64 and not tensor.requires_grad:  # as most are: fewer calls
+        return tensor.numpy()
+    return tensor.detach().double().numpy()
 
 
 def _is_plain(values: Any) -> bool:
