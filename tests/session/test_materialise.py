@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import random
 from fractions import Fraction
 from typing import Any
 
@@ -136,3 +138,31 @@ def test_arrays() -> None:
         "flag": "bool",
     }  # fmt: skip
     assert got["half"].tolist() == [0.5]
+
+
+VALUES: list[Any] = [0.5, 7, -0.0, 2**60, 10**300, None, math.nan, math.inf, True, np.float32(2), torch.tensor(3.0)]
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_columns_that_need_no_reading_are_what_reading_makes_of_them(seed: int) -> None:
+    """Whatever stands in the first column, the second is read as it would be on its own."""
+    draw = random.Random(seed)
+    scopes = [f"s{number}" for number in range(draw.randint(1, 3))]
+    known = [value for value in VALUES if seed % 2 or value is None or type(value) in (int, float)]
+    columns = []
+    for _ in range(2):
+        values = [draw.choice(known) for _ in scopes]
+        places = [place for place, value in enumerate(values) if value is None and draw.random() < 0.7]
+        columns.append(Column("x", values, {}, dict.fromkeys(places, "a reason")))
+    (table,) = read_tables([Table("layer", scopes, columns)])
+    for column, read in zip(columns, table.columns, strict=True):
+        numbers = [float(v) if isinstance(v, torch.Tensor | np.floating) else v for v in column.values]
+        right = Column("x", [], {}, column.status).finished([int(v) if v is True else v for v in numbers])
+        assert read == right
+        assert list(map(type, read.values)) == list(map(type, right.values))
+
+
+def test_reasons_for_values_that_are_not_there_change_nothing_but_are_kept() -> None:
+    column = Column("x", [1.0, None], {}, {7: "of nothing"})
+    (table,) = read_tables([Table("layer", ["a", "b"], [column])])
+    assert table.columns[0].status == {7: "of nothing", 1: "not measured"}

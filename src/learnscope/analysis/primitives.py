@@ -20,7 +20,7 @@ from learnscope.probes.updates.parameter_change import Changes, change_tables
 from learnscope.record import Table
 from learnscope.session.materialise import read_tables
 from learnscope.tensor.context import arithmetic_dtype
-from learnscope.tensor.segments import Segments
+from learnscope.tensor.segments import JointSegments, Segments
 
 THRESHOLDS = (1e-8, 1e-6, 1e-4)
 
@@ -142,7 +142,9 @@ class ParameterDelta(Mapping[str, Tensor]):
             members = {name: [number] for number, name in enumerate(changes.names)}
         else:
             members = group_parameters(changes.names, kind)  # type: ignore[arg-type]  # it refuses other kinds itself
-        return read_tables(change_tables({kind: Segments(members)}, changes, thresholds, self._old.dtype))[0]
+        return read_tables(
+            change_tables(JointSegments({kind: Segments(members)}, ()), changes, thresholds, self._old.dtype)
+        )[0]
 
     def statistics(self, thresholds: Sequence[float] = THRESHOLDS) -> dict[str, float]:
         """`norm_l2`, `norm_l1`, `norm_max`, `mean`, `std` and sparsity at each threshold, over the whole model."""

@@ -12,9 +12,9 @@ from learnscope.tensor.features.inputs import (
     MOST_HASHED,
     SHORT,
     equal_by_chance,
-    long_enough,
     number_moments,
     row_hashes,
+    text_numbers,
     token_numbers,
 )
 from learnscope.tensor.features.small_inputs import is_small
@@ -53,15 +53,18 @@ class ForwardCall:
 def described(name: str, given: Tensor, padding: int | None, *, most: int = MOST_HASHED) -> ForwardCall:
     """An input in small tensors that hold nothing of it; its first rows with up to `most` entries are compared."""
     with nullcontext() if is_small(given) else plain_arithmetic(given.device):
-        rows, kind = given.detach(), str(given.dtype).removeprefix("torch.")
+        rows = given.detach()
         tokens = not rows.is_floating_point() and not rows.is_complex()
+        if tokens and rows.ndim == 2 and len(rows) and rows.shape[1] >= SHORT:
+            numbers, hashes, comparable = text_numbers(rows, padding, most)
+            call = ForwardCall(name=name, form="text", tokens=True, numbers=numbers)
+            call.hashes, call.comparable = hashes, comparable
+            return call
         numbers = token_numbers(rows) if tokens else number_moments(rows.real if rows.is_complex() else rows)
+        kind = str(given.dtype).removeprefix("torch.")
         shape = "text" if tokens and rows.ndim == 2 else f"{kind}{list(rows.shape[1:])}"
         call = ForwardCall(name=name, form=shape, tokens=tokens, numbers=numbers)
         if not tokens or rows[:1].numel() >= SHORT:
             call.hashes, comparable = row_hashes(rows, padding, most)
-            text = tokens and rows.ndim == 2
-            if text:
-                comparable = comparable & long_enough(rows[: len(comparable)], padding)
             call.comparable = comparable if tokens else comparable & ~equal_by_chance(rows)
         return call

@@ -63,8 +63,8 @@ class LossCall:
     """What it returned, of several numbers their mean, in float64."""
     entries: int
     """How many numbers it is a mean of with reduction "mean", if none is left out."""
-    sums: dict[str, Tensor] = field(default_factory=dict)
-    """As `learnscope.tensor.outputs.objective` says, for the form."""
+    sums: dict[str, Any] = field(default_factory=dict)
+    """As `learnscope.tensor.outputs.objective` says, for the form: small tensors, or arrays."""
     rows: int = 0
     """How many rows of the outputs were looked at: one of `looked_at`, of outputs that are large."""
     looked_at: int = 1

@@ -70,7 +70,7 @@ class Subject:
     _held: list[tuple[int, ...]] = field(default_factory=list)
     _scopes: dict[str, dict[str, list[int]]] = field(default_factory=dict)
     _segments: dict[tuple[str, tuple[int, ...]], Segments] = field(default_factory=dict)
-    _joint: JointSegments | None = None
+    _joint: dict[tuple[str, ...], JointSegments] = field(default_factory=dict)
     _looked_at: tuple[nn.Module, Structure] | None = None
 
     def __post_init__(self) -> None:
@@ -141,13 +141,11 @@ class Subject:
     def joint_segments(self, kinds: Sequence[str], positions: Sequence[int]) -> JointSegments:
         """The scopes of several kinds over the parameters at `positions`, to be added up together."""
         segments = {kind: self.segments(kind, positions) for kind in kinds}
-        known = self._joint
-        if known is None or known.kinds.keys() != segments.keys() or any(
-            known.kinds[kind] is not each for kind, each in segments.items()
-        ):  # fmt: skip
-            self._joint = JointSegments(segments, [self.parameters[i].numel() for i in positions])
-        assert self._joint is not None
-        return self._joint
+        known = self._joint.get(tuple(kinds))
+        if known is None or any(known.kinds[kind] is not each for kind, each in segments.items()):
+            known = JointSegments(segments, [self.parameters[i].numel() for i in positions])
+            self._joint[tuple(kinds)] = known
+        return known
 
     def scopes(self, by: str) -> dict[str, list[int]]:
         """Positions of the parameters of each layer, component, optimizer group or named group, in order."""

@@ -37,6 +37,16 @@ class Kernels(Protocol):
         finite the spread. With `renew` the old arrays become the new ones on the way.
         """
 
+    def class_counts(
+        self, logits: NDArray[np.floating], targets: Ids, ignored: int, near: Numbers, columns: bool, sums: Ids,
+        target_counts: Ids, predicted_counts: Ids, /,
+    ) -> bool:  # fmt: skip
+        """What a loss of classes was given, as `class_sums` of `learnscope.tensor.outputs.objective` counts it.
+
+        `near`: how far a sum of probabilities may be off 1. With `columns` these are asked too; False, and nothing of
+        use is written, if one of them may be of probabilities.
+        """
+
     def count_changed(
         self, new: Arrays, old: Arrays, ranks: Blocks, offsets: Blocks, out: Ids, threads: int, /
     ) -> None:
@@ -67,6 +77,11 @@ class Kernels(Protocol):
         """Exchange where one of two rules reverts and the other does not: |new − old| ≤ threshold, and the rank is at
         least the cut of its block, if there are cuts. A NaN is never reverted.
         """
+
+    def first_places(
+        self, tokens: Ids, targets: Ids, outputs: NDArray[np.floating], rows: int, most: int, out: Numbers, /
+    ) -> None:
+        """As `token_first_places` of `learnscope.tensor.outputs.places`, of the first of these sequences."""
 
     def gradient_sums(self, arrays: list[NDArray[np.floating]], out: Numbers, threads: int, /) -> None:
         """Of each float32 or float64 array Σx², entries = 0, NaN, ±∞, max|x| without NaN, entries as large as that.
@@ -112,6 +127,24 @@ class Kernels(Protocol):
         self, which: Ids, rows: Ids, correct: Flags, p_gold: Numbers, loss: Numbers, table: Numbers, /
     ) -> None:
         """Add presentations of groups to the groups' rows: one, right, finite, p(gold) and loss."""
+
+    def output_spread(
+        self, outputs: NDArray[np.floating], examples: int, rows: int, columns: int, listed: bool, out: Numbers, /
+    ) -> None:
+        """Spread, cosine, rank and confidence as `output_numbers` of `learnscope.tensor.features.outputs`, of every so
+        many-th row and column.
+        """
+
+    def text_numbers(
+        self, tokens: Ids, width: int, padding: Ids | None, least: int, numbers: Numbers, hashes: Ids,
+        comparable: Flags, /,
+    ) -> None:  # fmt: skip
+        """The largest of all tokens, and how many differ; of the first rows the hashes, and which can be compared."""
+
+    def token_counts(
+        self, tokens: Ids, targets: Ids, rows: int, ignored: int, padding: Ids | None, shifts: Ids, out: Numbers, /
+    ) -> None:
+        """As `token_sums` of `learnscope.tensor.outputs.objective`."""
 
     def numbers_at(self, values: Numbers, places: Ids, out: Numbers, /) -> None:
         """Of every row of values, none of which is NaN, the numbers at these ascending places of it sorted."""

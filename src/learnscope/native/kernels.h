@@ -100,11 +100,13 @@ int get_all(const char *name, PyObject *const *args, Py_ssize_t given, int count
 void release_all(Py_buffer *views, int count);
 
 PyObject *best_build(PyObject *module, PyObject *const *args, Py_ssize_t count);
+PyObject *class_counts(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *change_sums(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *count_changed(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *cut_changed(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *divergence_sums(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *exchange_entries(PyObject *module, PyObject *const *args, Py_ssize_t count);
+PyObject *first_places(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *gradient_sums(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *bytes_at(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *copy_memory(PyObject *module, PyObject *const *args, Py_ssize_t count);
@@ -112,6 +114,9 @@ PyObject *example_scores(PyObject *module, PyObject *const *args, Py_ssize_t cou
 PyObject *ledger_find(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *group_sums(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *numbers_at(PyObject *module, PyObject *const *args, Py_ssize_t count);
+PyObject *output_spread(PyObject *module, PyObject *const *args, Py_ssize_t count);
+PyObject *text_numbers(PyObject *module, PyObject *const *args, Py_ssize_t count);
+PyObject *token_counts(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *ledger_totals(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *ledger_present(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *leaves_ordinary(PyObject *module, PyObject *const *args, Py_ssize_t count);

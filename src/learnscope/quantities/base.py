@@ -61,6 +61,11 @@ class Quantity:
 
     def cells(self, cells: Sequence[float | str | None], **labels: Label) -> Column:
         """Its numbers over the scopes of a table; a text is the reason why there is none."""
+        if len(cells) == 1:  # of the model, as most are
+            only = cells[0]
+            return (
+                Column(self.name, [None], labels, {0: only}) if type(only) is str else Column(self.name, [only], labels)
+            )
         reasons = {place: cell for place, cell in enumerate(cells) if isinstance(cell, str)}
         return self.column([None if isinstance(cell, str) else cell for cell in cells], labels, reasons)
 

@@ -93,8 +93,9 @@ def read_measured(measured: Measurement) -> list[Table]:
 
 def read_tables(tables: Sequence[Table]) -> list[Table]:
     """The tables with plain numbers. All tensors of a device come over in one transfer."""
-    if all(_is_plain(column.values) for table in tables for column in table.columns):
-        return [Table(t.kind, t.scopes, [_sized(c, t).finished(c.values) for c in t.columns]) for t in tables]
+    finished = [[_is_finished(column, len(table.scopes)) for column in table.columns] for table in tables]
+    if all(map(all, finished)):
+        return list(tables)  # as most are
     parts: dict[torch.device, list[Tensor]] = {}
     for table in tables:
         for column in table.columns:
@@ -102,19 +103,43 @@ def read_tables(tables: Sequence[Table]) -> list[Table]:
                 if isinstance(part, Tensor):
                     parts.setdefault(part.device, []).append(part)
     numbers = {device: iter(_transfer(tensors)) for device, tensors in parts.items()}
-    return [Table(t.kind, t.scopes, [_finish(column, t, numbers) for column in t.columns]) for t in tables]
+    return [
+        Table(t.kind, t.scopes, [c if done else _finish(c, t, numbers) for c, done in zip(t.columns, of, strict=True)])
+        for t, of in zip(tables, finished, strict=True)
+    ]
+
+
+def _is_finished(column: Column, scopes: int) -> bool:
+    """Whether a column is what `Column.finished` makes of it: plain finite numbers, and a reason for each other one."""
+    values, status = column.values, column.status
+    if type(values) is not list or len(values) != scopes or not _KNOWN.issuperset(map(type, values)):
+        return False
+    if status:
+        if len(status) != values.count(None) or not all(0 <= at < scopes and values[at] is None for at in status):
+            return False
+        values = [value for value in values if value is not None]
+    try:
+        return math.isfinite(sum(values))
+    except (TypeError, OverflowError):  # one is missing without a reason, or beyond floats
+        return False
 
 
 def read_packed(packed: Mapping[str, Tensor]) -> dict[str, NDArray[np.float64]]:
     """Small tensors of one device as arrays in float64, in one transfer."""
+    if all(tensor.is_cpu for tensor in packed.values()):
+        return {name: _doubles(tensor) for name, tensor in packed.items()}
     tensors = [tensor.detach() for tensor in packed.values()]
-    if all(tensor.is_cpu for tensor in tensors):
-        return {name: tensor.double().numpy() for name, tensor in zip(packed, tensors, strict=True)}
     device = next(tensor.device for tensor in tensors if not tensor.is_cpu)
     shapes, parts = [tensor.shape for tensor in tensors], _transfer([tensor.to(device) for tensor in tensors])
     return {
         name: np.array(part, np.float64).reshape(shape) for name, shape, part in zip(packed, shapes, parts, strict=True)
     }
+
+
+def _doubles(tensor: Tensor) -> NDArray[np.float64]:
+    if tensor.dtype is torch.float64 and not tensor.requires_grad:  # as most are: fewer calls
+        return tensor.numpy()
+    return tensor.detach().double().numpy()
 
 
 def _is_plain(values: Any) -> bool:

@@ -12,6 +12,13 @@ from torch import Tensor
 _KINDS = frozenset({Tensor, torch.nn.Parameter})
 
 
+def plain_array(tensor: Tensor, *kinds: torch.dtype) -> NDArray[Any] | None:
+    """The same memory for a kernel that goes over it from end to end; None of another kind, place or order."""
+    if tensor.dtype not in kinds or not tensor.is_cpu or not tensor.is_contiguous() or type(tensor) not in _KINDS:
+        return None
+    return None if tensor.is_neg() else tensor.numpy()
+
+
 def arrays_of(tensors: Sequence[Tensor]) -> list[NDArray[Any]] | None:
     """The same memory as arrays; None if a tensor is on another device, sparse, a subclass, or unknown to NumPy."""
     if not _KINDS.issuperset(map(type, tensors)):

@@ -71,11 +71,13 @@ class JointSegments:
         self.entries = np.array(entries, np.float64)
         """Of each tensor: a further number to add up."""
         starts = np.cumsum([0, *(len(segments.scopes) for segments in kinds.values())]).tolist()
-        self._slices = dict(zip(kinds, map(slice, starts, starts[1:]), strict=False))
+        self.slices = dict(zip(kinds, map(slice, starts, starts[1:]), strict=False))
+        """Of the scopes of all kinds one after another, those of each."""
         scopes = (indices for segments in kinds.values() for indices in segments.members)
-        self._all = Segments({str(place): indices for place, indices in enumerate(scopes)})
+        self.joined = Segments({str(place): indices for place, indices in enumerate(scopes)})
+        """The scopes of all kinds, one after another."""
 
     def sums(self, values: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
         """Σ over the members of each scope, by kind."""
-        sums = self._all.sums(values)
-        return {kind: sums[rows] for kind, rows in self._slices.items()}
+        sums = self.joined.sums(values)
+        return {kind: sums[rows] for kind, rows in self.slices.items()}

@@ -30,8 +30,9 @@ TOO_SHORT = "rows of few whole numbers are equal by chance"
 def input_columns(calls: Sequence[ForwardCall], numbers: Numbers, data: str) -> list[Column]:
     """Scale of the inputs over several forwards together."""
     if calls[0].tokens:
-        largest, distinct = np.max([each["numbers"] for each in numbers], 0)
         # of several forwards, the most that one of them has
+        parts = [each["numbers"] for each in numbers]
+        largest, distinct = (parts[0] if len(parts) == 1 else np.max(parts, 0)).tolist()
         return [
             Q.token_max.cells([_number(largest)], data=data),
             Q.token_distinct.cells([_number(distinct)], data=data),
@@ -75,13 +76,13 @@ def output_columns(numbers: Numbers, *, compiled: bool) -> list[Column]:
 
 def spread_columns(numbers: Numbers) -> list[Column]:
     """How outputs differ from example to example: of several forwards, the mean of what they gave."""
-    found = np.array([each["outputs"] for each in numbers if each["outputs"] is not None])
-    if not len(found):
+    found = [each["outputs"] for each in numbers if each["outputs"] is not None]
+    if not found:
         return [quantity.cells([ONE_EXAMPLE], data="train") for quantity in _SPREADS]
-    means = found.mean(0)
+    means = (found[0] if len(found) == 1 else np.mean(found, 0)).tolist()
     return [
         quantity.cells(
-            [float(value) if math.isfinite(value) else NO_LIST if quantity is Q.output_confidence else NO_SPREAD],
+            [value if math.isfinite(value) else NO_LIST if quantity is Q.output_confidence else NO_SPREAD],
             data="train",
         )
         for quantity, value in zip(_SPREADS, means, strict=True)

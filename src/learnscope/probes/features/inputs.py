@@ -88,8 +88,9 @@ class Inputs(Probe):
             return None if told else Measurement(notes={"unseen": UNSEEN})
         numbers, holdout = list(_fetched(calls)), state.get("_holdout")
         hashes = _given_once([each["hashes"] for each in numbers])
-        duplicates = self._duplicates(hashes, state, moment.epoch)
-        ever = self._seen_ever(hashes, state)
+        distinct, times = _distinct(hashes)
+        duplicates = len(hashes) - len(distinct) + self._seen_before(distinct, state, moment.epoch)
+        ever = self._seen_ever(distinct, times, state)
         compared = holdout is not None and "hashes" in holdout
         overlap = _overlap(hashes, holdout["hashes"], state) if holdout is not None and compared else None
         first = holdout is not None and "shown" not in state
@@ -106,24 +107,21 @@ class Inputs(Probe):
             first=first,
             compiled=is_compiled(moment.model),
         )
-        finite = torch.from_numpy(np.array([float(each["numbers"].sum()) for each in numbers]))
+        finite = torch.from_numpy(np.array([each["numbers"].sum() for each in numbers], np.float64))
         return Measurement(packed={"finite": finite}, unpack=make, notes=_notes(calls, holdout, first=first))
 
-    def _duplicates(self, hashes: Array, state: dict[str, Any], epoch: int | None) -> int:
-        """How many rows came before, in the step or, where epochs are told, at an earlier step of the epoch."""
-        distinct, _ = _distinct(hashes)
-        again = len(hashes) - len(distinct)
+    def _seen_before(self, distinct: Array, state: dict[str, Any], epoch: int | None) -> int:
+        """How many different rows came at an earlier step of the epoch, where epochs are told."""
         if not epoch:  # nobody has told of an epoch's end: the same row later may be the next epoch's
-            return again
+            return 0
         seen = np.asarray(state["seen"]) if state.get("epoch") == epoch else np.zeros(0, np.int64)
         known, seen = self._with(seen, distinct)
         state |= {"seen": torch.from_numpy(seen), "epoch": epoch}
-        return again + int(known.sum())
+        return int(np.count_nonzero(known))
 
-    def _seen_ever(self, hashes: Array, state: dict[str, Any]) -> tuple[int, int]:
+    def _seen_ever(self, distinct: Array, times: Array, state: dict[str, Any]) -> tuple[int, int]:
         """How many rows came at an earlier looked-at step, and how many different ones there were so far."""
         before = np.asarray(state["ever"]) if "ever" in state else np.zeros(0, np.int64)
-        distinct, times = _distinct(hashes)
         known, ever = self._with(before, distinct)
         state["ever"] = torch.from_numpy(ever)
         return int(times[known].sum()), len(ever)
@@ -133,20 +131,24 @@ class Inputs(Probe):
         places = np.searchsorted(seen, distinct)
         known = seen[np.minimum(places, len(seen) - 1)] == distinct if len(seen) else np.zeros(len(distinct), bool)
         if len(seen) < self.most_rows:
-            seen = np.insert(seen, places[~known], distinct[~known])
+            seen = np.concatenate([seen, distinct[~known]])
+            seen.sort(kind="stable")  # two ordered parts, which are merged
         return known, seen
 
 
 def _distinct(hashes: Array) -> tuple[Array, Array]:
     """Each once, in order, and how often it is there; `np.unique` would import NumPy's masked arrays in the loop."""
     ordered = np.sort(hashes)
-    first = np.ones(len(ordered), bool)
-    first[1:] = ordered[1:] != ordered[:-1]
-    return ordered[first], np.diff(np.append(np.flatnonzero(first), len(ordered)))
+    first = np.ones(len(ordered) + 1, bool)
+    np.not_equal(ordered[1:], ordered[:-1], out=first[1:-1])
+    starts = first.nonzero()[0]
+    return ordered[first[:-1]], starts[1:] - starts[:-1]
 
 
 def _given_once(batches: Sequence[Array]) -> Array:
     """The rows of a step. A batch that the model is given again (a closure, sharpness-aware steps) counts once."""
+    if len(batches) == 1:
+        return batches[0]
     return np.concatenate(list({batch.tobytes(): batch for batch in batches}.values()))
 
 

@@ -9,9 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from learnscope.core.lost import first_in_order
+from learnscope.quantities.base import Quantity
 from learnscope.quantities.gradients import GradientFlow as Q
 from learnscope.record import Column, Label, Table
-from learnscope.tensor.segments import JointSegments, Segments
+from learnscope.tensor.segments import JointSegments
 
 ZERO = "its gradient is 0: it has no direction"
 UNKNOWN_WEIGHTS = (
@@ -25,7 +26,7 @@ Arrays = Mapping[str, NDArray[np.float64]]
 """By tensor: Σg² before clipping (`squares`), `zeros`, `nan` and `inf`; where there is one, the `scale` of the loss,
 the `coefficients` of a clip, the share of entries at the `limit` and Σw² (`weights`). Further `noise` (ratio, noise,
 signal), `stability` (cosine, error) by layer, and `spread <kind>` (mean, variance) by scope."""
-BEFORE, STEPPED, ZEROS, NAN, INF, ENTRIES = range(6)
+BEFORE, STEPPED, ZEROS, NAN, INF, ENTRIES, WEIGHTS = range(7)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,34 +50,37 @@ class FlowTables:
         with np.errstate(divide="ignore", invalid="ignore"):
             squares = arrays["squares"] / arrays["scale"] ** 2 if "scale" in arrays else arrays["squares"]
             stepped = squares * arrays["coefficients"] ** 2 if "coefficients" in arrays else squares
-            counts = (arrays["zeros"], arrays["nan"], arrays["inf"])
-            numbers = np.stack([squares, stepped, *counts, self.segments.entries], 1)
-            sums = self.segments.sums(numbers)
-            tables = [self._table(kind, arrays, numbers, sums[kind]) for kind in sums]
-        return [*tables, *self.idle, *self._first_nonfinite(numbers)]
+            counts = [arrays["zeros"], arrays["nan"], arrays["inf"], self.segments.entries]
+            weights = [arrays["weights"]] if "weights" in arrays else []
+            # of all kinds together: a call costs more than its numbers
+            sums = self.segments.joined.sums(np.array([squares, stepped, *counts, *weights]).T)
+            norms, shares = np.sqrt(sums[:, :2].T).tolist(), _shares(sums)
+            bad = arrays["nan"] + arrays["inf"]
+            tables = []
+            for kind, rows in self.segments.slices.items():
+                columns = self._norms([values[rows] for values in norms], clipped="coefficients" in arrays)
+                if kind in ("model", "layer"):
+                    columns += [quantity.column(values[rows]) for quantity, values in shares]
+                columns += self._of_kind(kind, arrays, bad, sums[rows])
+                tables.append(Table(kind, self.segments.kinds[kind].scopes, columns))
+        return [*tables, *self.idle, *self._first_nonfinite(bad)]
 
-    def _table(self, kind: str, arrays: Arrays, numbers: NDArray[np.float64], sums: NDArray[np.float64]) -> Table:
-        """Norms; of the model and the layers also what is zero, NaN or infinite."""
-        segments = self.segments.kinds[kind]
-        columns = self._norms(sums, clipped="coefficients" in arrays)
-        if kind in ("model", "layer"):
-            columns += _shares(sums)
-        if kind == "model":
-            columns += self._of_model(arrays, numbers)
+    def _of_kind(self, kind: str, arrays: Arrays, bad: NDArray[np.float64], sums: NDArray[np.float64]) -> list[Column]:
+        """What one kind of scopes has beyond norms and shares."""
+        columns = self._of_model(arrays, bad) if kind == "model" else []
         if kind == "layer":
-            columns += self._of_layers(arrays, segments, sums)
+            columns += self._of_layers(arrays, sums)
         if f"spread {kind}" in arrays:
             columns += self._spread(arrays[f"spread {kind}"], sums[:, ENTRIES])
-        return Table(kind, segments.scopes, columns)
+        return columns
 
-    def _norms(self, sums: NDArray[np.float64], *, clipped: bool) -> list[Column]:
-        norms = np.sqrt(sums[:, :2].T).tolist()
+    def _norms(self, norms: Sequence[list[float]], *, clipped: bool) -> list[Column]:
         stages = {"stepped": norms[1]} | ({"before_clip": norms[0]} if clipped else {})
         return [Q.norm.column(values, {**self.labels, "stage": stage}) for stage, values in stages.items()]
 
-    def _of_model(self, arrays: Arrays, numbers: NDArray[np.float64]) -> list[Column]:
-        bad = int(np.count_nonzero(numbers[:, NAN] + numbers[:, INF]))
-        columns = [Q.nonfinite_tensors.column([bad]), Q.without_gradient.column([self.missing])]
+    def _of_model(self, arrays: Arrays, bad: NDArray[np.float64]) -> list[Column]:
+        count = int(np.count_nonzero(bad))
+        columns = [Q.nonfinite_tensors.column([count]), Q.without_gradient.column([self.missing])]
         if "limit" in arrays:
             share = float(arrays["limit"])
             columns.append(Q.limit_share.cells([share if np.isfinite(share) else NO_ENTRY]))
@@ -93,10 +97,10 @@ class FlowTables:
             return [*columns, Q.noise.cells([UNKNOWN_WEIGHTS]), Q.signal.cells([UNKNOWN_WEIGHTS])]
         return [*columns, Q.noise.column([noise]), Q.signal.column([signal])]
 
-    def _of_layers(self, arrays: Arrays, layers: Segments, sums: NDArray[np.float64]) -> list[Column]:
+    def _of_layers(self, arrays: Arrays, sums: NDArray[np.float64]) -> list[Column]:
         columns = []
         if "weights" in arrays:
-            ratio = np.sqrt(sums[:, BEFORE] / layers.sums(arrays["weights"]))
+            ratio = np.sqrt(sums[:, BEFORE] / sums[:, WEIGHTS])
             columns.append(Q.gradient_to_weight.column(ratio.tolist(), self.labels))
         if "stability" in arrays:
             missing = [_why_no_direction(norm) for norm in np.sqrt(sums[:, STEPPED]).tolist()]
@@ -111,9 +115,8 @@ class FlowTables:
         single = {place: "one entry has no variance" for place, count in enumerate(entries.tolist()) if count == 1}
         return [Q.mean.column(mean, self.labels), Q.variance.column(variance, self.labels, single)]
 
-    def _first_nonfinite(self, numbers: NDArray[np.float64]) -> list[Table]:
+    def _first_nonfinite(self, bad: NDArray[np.float64]) -> list[Table]:
         """The first tensor in the order of the backward that is not finite."""
-        bad = numbers[:, NAN] + numbers[:, INF]
         if not bad.any():
             return []
         first = first_in_order(self.names, self.backward_order, bad.tolist())
@@ -121,9 +124,10 @@ class FlowTables:
         return [Table("tensor", [self.names[first]], [Q.first_nonfinite.column([float(bad[first])])])]
 
 
-def _shares(sums: NDArray[np.float64]) -> list[Column]:
+def _shares(sums: NDArray[np.float64]) -> list[tuple[Quantity, list[float]]]:
+    """What is zero, NaN or infinite of each scope."""
     zeros, nan, inf = (sums[:, ZEROS] / sums[:, ENTRIES]).tolist(), sums[:, NAN].tolist(), sums[:, INF].tolist()
-    return [Q.zero_share.column(zeros), Q.nan.column(nan), Q.inf.column(inf)]
+    return [(Q.zero_share, zeros), (Q.nan, nan), (Q.inf, inf)]
 
 
 def _why_no_direction(norm: float) -> str:

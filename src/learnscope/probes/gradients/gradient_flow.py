@@ -177,7 +177,7 @@ def _weight_squares(moment: Moment, positions: Sequence[int]) -> Tensor:
     stepped = moment.handed.stepped
     earlier = {} if stepped is None else {i: stepped.weights[i] for i in positions if i in stepped.weights}
     left = [i for i in positions if i not in earlier]
-    now = sum_squares([moment.subject.parameters[i].detach() for i in left])
+    now = sum_squares([moment.subject.parameters[i] for i in left])
     if not earlier:
         return now
     by_position = {**dict(zip(left, now, strict=True)), **earlier}
@@ -187,5 +187,7 @@ def _weight_squares(moment: Moment, positions: Sequence[int]) -> Tensor:
 
 def _idle_groups(moment: Moment, gradients: Gradients) -> list[str]:
     """The groups of optimizers that did not step."""
+    if not gradients.unstepped:  # as nearly always
+        return []
     unstepped = set(gradients.unstepped)
     return [name for name, members in moment.subject.scopes("group").items() if unstepped.intersection(members)]

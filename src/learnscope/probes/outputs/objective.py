@@ -126,7 +126,7 @@ def value_columns(calls: Sequence[LossCall], sums: Sequence[Sums]) -> list[Colum
         for place in places:
             by_reduction.setdefault(calls[place].reduction, []).append(float(sums[place]["value"][0]))
         columns += [
-            Q.objective_value.column([float(np.mean(values))], {"function": function, "reduction": reduction})
+            Q.objective_value.column([sum(values) / len(values)], {"function": function, "reduction": reduction})
             for reduction, values in by_reduction.items()
         ]
         masses = [float(sums[place]["mass"][0]) if "mass" in sums[place] else calls[place].entries for place in places]

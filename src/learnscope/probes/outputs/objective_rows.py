@@ -32,16 +32,20 @@ NO_PLACE = "the sequences have no such place with a counted target"
 def fetched(calls: Sequence[LossCall]) -> list[dict[str, Array]]:
     """The sums of each call on the host, with one wait for the device."""
     held = [{**call.sums, "value": call.value, **_optional(call)} for call in calls]
-    tensors = [tensor.detach() for each in held for tensor in each.values()]
-    if all(tensor.is_cpu for tensor in tensors):
-        # NumPy has no bfloat16
-        numbers = [(t.double() if t.dtype is torch.bfloat16 else t).reshape(-1).numpy() for t in tensors]
+    parts = [part for each in held for part in each.values()]
+    if all(type(part) is np.ndarray or part.is_cpu for part in parts):
+        numbers = [part.reshape(-1) if type(part) is np.ndarray else _as_array(part) for part in parts]
     else:
-        device = calls[0].value.device
+        device, tensors = calls[0].value.device, [torch.as_tensor(part).detach() for part in parts]
         joined = torch.cat([tensor.to(device, torch.float64).reshape(-1) for tensor in tensors]).cpu().numpy()
         numbers = np.split(joined, np.cumsum([tensor.numel() for tensor in tensors])[:-1])
     following = iter(numbers)
     return [{name: next(following) for name in each} for each in held]
+
+
+def _as_array(tensor: torch.Tensor) -> NDArray[Any]:
+    plain = tensor.detach()
+    return (plain.double() if plain.dtype is torch.bfloat16 else plain).reshape(-1).numpy()  # NumPy has no bfloat16
 
 
 def _optional(call: LossCall) -> dict[str, torch.Tensor]:
@@ -66,7 +70,7 @@ def share(part: float, whole: float, reason: str = NO_TARGET) -> float | str:
 def entropy(shares: Array) -> float:
     """−Σ p ln p, of shares that add up to 1."""
     present = shares[shares > 0]
-    return float(-(present * np.log(present)).sum())
+    return -float(present @ np.log(present))
 
 
 def yes_entropies(yes: Array) -> Array:
@@ -93,24 +97,27 @@ def class_tables(calls: Sequence[LossCall], sums: Sequence[Sums], so_far: Array)
     shares = so_far / total if total else so_far
     targets, rows = sum(call.entries for call in calls), sum(call.rows for call in calls)
     ours = together([each["target_counts"][:-1] for each in sums])
+    uncertain = entropy(shares) if total else NO_TARGET
     columns = [
         Q.step_majority.cells([share(ours.max(), ours.sum())]),
         Q.step_targets.column([int(ours.sum())]),
         Q.objective_accuracy.cells([share(added["right"], added["counted"])]),
         Q.majority_share.cells([share(so_far.max(), total)]),
-        Q.target_entropy.cells([entropy(shares) if total else NO_TARGET]),
+        Q.target_entropy.cells([uncertain]),
         Q.classes.column([width]),
-        Q.classes_seen.column([int((so_far > 0).sum())]),
+        Q.classes_seen.column([int(np.count_nonzero(so_far > 0))]),
         Q.predicted_majority.cells([share(predicted.max(), answers, NO_PREDICTION)]),
         Q.targets_out_of_range.cells([share(added["out_of_range"], targets - added["ignored"])]),
         Q.ignored_share.cells([share(added["ignored"], targets, "the step has no target")]),
-        Q.constant_loss.cells([_constant_class_loss(calls, sums, shares) if total else NO_TARGET]),
+        Q.constant_loss.cells([_constant_class_loss(calls, sums, shares, uncertain) if total else NO_TARGET]),
         Q.nonfinite_outputs.column([int(rows - added["finite"])]),
         *_distribution_columns(added, width, rows),
         Q.batch_softmax_columns.cells([share(added["over_batch"], width * len(calls))]),
     ]
     if 0 <= last.ignore_index < width:
         columns.append(Q.ignored_class_share.cells([share(added["ignored"], targets, "no target")]))
+    if width > MOST_CLASSES:
+        return of_model(columns)
     return [*of_model(columns), *_by_class(shares[:width] if total else None, predicted / (answers or math.nan))]
 
 
@@ -122,7 +129,10 @@ def _distribution_columns(added: Mapping[str, float], width: int, rows: int) -> 
     ]
 
 
-def _constant_class_loss(calls: Sequence[LossCall], sums: Sequence[Sums], shares: Array) -> float | str:
+def _constant_class_loss(
+    calls: Sequence[LossCall], sums: Sequence[Sums], shares: Array, known: float | str
+) -> float | str:
+    """`known`: the entropy of the shares."""
     last, weight = calls[-1], sums[-1].get("weight")
     if any(call.weighted != last.weighted or call.smoothing != last.smoothing for call in calls):
         return WEIGHTED
@@ -131,7 +141,7 @@ def _constant_class_loss(calls: Sequence[LossCall], sums: Sequence[Sums], shares
         if last.smoothing or last.soft or not weighed.sum() > 0:
             return WEIGHTED
         return entropy(weighed / weighed.sum())
-    return entropy((1 - last.smoothing) * shares + last.smoothing / len(shares))
+    return entropy((1 - last.smoothing) * shares + last.smoothing / len(shares)) if last.smoothing else known
 
 
 def answer_shares(calls: Sequence[LossCall], sums: Sequence[Sums], state: dict[str, Any]) -> tuple[float, Array, Array]:
@@ -187,7 +197,7 @@ def token_columns(sums: Sequence[Sums]) -> list[Column]:
     seen = [each["tokens"] for each in sums if "tokens" in each]
     if not seen:
         return []
-    pairs = np.sum(seen, 0).reshape(-1, 2)
+    pairs = together(seen).reshape(-1, 2).tolist()
     columns = [
         Q.targets_equal_inputs.cells([share(equal, counted, NO_PLACE)], shift=shift)
         for shift, (equal, counted) in zip(SHIFTS, pairs[:-2], strict=True)
@@ -203,7 +213,7 @@ def place_columns(sums: Sequence[Sums]) -> list[Column]:
     if not seen:
         return []
     if len(seen[0]) == 3:
-        rows, right, bound = np.sum(seen, 0)
+        rows, right, bound = together(seen).tolist()
         return [
             Q.first_place_rows.column([int(rows)]),
             Q.first_place_right.cells([share(right, rows, NO_PAIR)]),
@@ -221,7 +231,10 @@ def untouched_column(calls: Sequence[LossCall], sums: Sequence[Sums]) -> Column:
     touched = [each["touched"] for each in sums if "touched" in each]
     if not touched or len({len(each) for each in touched}) > 1:
         return Q.untouched_outputs.cells([ONE_A_ROW if calls[0].function == "nll_loss" else UNREACHED])
-    return Q.untouched_outputs.column([float((np.max(touched, 0) == 0).mean())])
+    reached = touched[0] if len(touched) == 1 else np.max(touched, 0)
+    return Q.untouched_outputs.column(
+        [(len(reached) - np.count_nonzero(reached)) / len(reached) if len(reached) else math.nan]
+    )
 
 
 def of_model(columns: Sequence[Column]) -> list[Table]:

@@ -17,7 +17,7 @@ from learnscope.model.weights.snapshot import Snapshot
 from learnscope.probes.updates.absorption import absorbed_tables, take_sample
 from learnscope.quantities.updates import ParameterChange as Q
 from learnscope.record import Label, Measurement, Table
-from learnscope.tensor.segments import Segments
+from learnscope.tensor.segments import JointSegments
 from learnscope.tensor.updates.delta import DeltaTable, compared_and_renewed, delta_statistics
 
 
@@ -61,7 +61,7 @@ class ParameterChange(Probe):
         # a class of the user's own may still read the previous weights
         delta = changes(moment, self.thresholds, renew=type(self) is ParameterChange)
         kinds = ["model", "layer", "component", *subject.group_kinds, *(["tensor"] if self.per_tensor else [])]
-        scopes = {kind: subject.segments(kind, delta.positions) for kind in kinds}
+        scopes = subject.joint_segments(kinds, delta.positions)
         samples = moment.state.pop("_sample", None)
         absorbed = [] if samples is None else absorbed_tables(moment, samples)
         return Measurement(
@@ -92,18 +92,20 @@ class Changes:
         positions: Sequence[int], *, renew: bool = False,
     ) -> Changes:  # fmt: skip
         """From two sets of weights with the same names; with `renew` the older ones may become the newer on the way."""
-        dtypes = {str(tensor.dtype).removeprefix("torch.") for tensor in new.values()}
-        dtype, renewed = dtypes.pop() if len(dtypes) == 1 else "mixed", None
+        dtypes = [str(dtype).removeprefix("torch.") for dtype in {tensor.dtype for tensor in new.values()}]
+        dtype, renewed = dtypes[0] if len(dtypes) == 1 else "mixed", None
         if isinstance(old, RoundedWeights):
             table = _one_by_one(new, old, thresholds)
         else:
-            now, then = [tensor.detach() for tensor in new.values()], [old[name] for name in new]
+            now, then = list(new.values()), [old[name] for name in new]
             renewed = compared_and_renewed(now, then, thresholds) if renew else None
             table = delta_statistics(now, then, thresholds) if renewed is None else renewed
         return cls(list(new), positions, tuple(thresholds), table, dtype, renewed is not None)
 
     def within(self, thresholds: Sequence[float]) -> Tensor:
         """[tensors, thresholds]: entries with |Δ| ≤ t."""
+        if tuple(thresholds) == self.thresholds:
+            return self.table.within
         return self.table.within[:, [self.thresholds.index(t) for t in thresholds]]
 
 
@@ -143,16 +145,13 @@ MEASURED = (
 )  # fmt: skip
 
 
-def change_tables(
-    kinds: Mapping[str, Segments], delta: Changes, thresholds: Sequence[float], old_dtype: str
-) -> list[Table]:
+def change_tables(kinds: JointSegments, delta: Changes, thresholds: Sequence[float], old_dtype: str) -> list[Table]:
     """The statistics of Δ over the scopes of each kind; `old_dtype` is that of the previous weights."""
     numbers, largest = _stacked(delta, thresholds), delta.table.largest.numpy()
     narrower = f"weights kept as {old_dtype} cannot be compared bit by bit"
     labels: list[dict[str, Label]] = [{"threshold": threshold, "dtype": delta.dtype} for threshold in thresholds]
     # of all kinds together: a call costs more than its numbers
-    sums = np.concatenate([segments.sums(numbers) for segments in kinds.values()])
-    highest = np.concatenate([segments.largest(largest) for segments in kinds.values()])
+    sums, highest = kinds.joined.sums(numbers), kinds.joined.largest(largest)
     n, total, l1, squares, old, flips, bits, nan, inf, centred, explained = sums[:, :11].T
     with np.errstate(divide="ignore", invalid="ignore"):
         measured = (
@@ -161,17 +160,16 @@ def change_tables(
         )  # fmt: skip
         shares = (sums[:, 11:] / n[:, None]).T.tolist()
     listed = [(quantity, values.tolist()) for quantity, values in zip(MEASURED, measured, strict=True)]
-    unknown, tables, start = np.isnan(bits).tolist(), [], 0
-    for kind, segments in kinds.items():
-        end = start + len(segments.scopes)
-        columns = [quantity.column(values[start:end]) for quantity, values in listed]
-        if any(unknown[start:end]):
-            reasons = {place: narrower for place, lost in enumerate(unknown[start:end]) if lost}
+    unknown, tables = np.isnan(bits).tolist(), []
+    for kind, segments in kinds.kinds.items():
+        own = kinds.slices[kind]
+        columns = [quantity.column(values[own]) for quantity, values in listed]
+        if any(unknown[own]):
+            reasons = {place: narrower for place, lost in enumerate(unknown[own]) if lost}
             place = MEASURED.index(Q.visible_share)
             columns[place] = Q.visible_share.column(columns[place].values, status=reasons)
-        columns += [Q.sparsity.column(share[start:end], label) for share, label in zip(shares, labels, strict=True)]
+        columns += [Q.sparsity.column(share[own], label) for share, label in zip(shares, labels, strict=True)]
         tables.append(Table(kind, segments.scopes, columns))
-        start = end
     return tables
 
 
@@ -180,9 +178,15 @@ def _stacked(delta: Changes, thresholds: Sequence[float]) -> NDArray[np.float64]
     table = delta.table
     columns = (
         table.entries, table.total, table.l1, table.sum_squares, table.old_sum_squares, table.sign_flips,
-        table.bits_changed, table.nan, table.inf, table.centred_squares, table.total.square() / table.entries,
+        table.bits_changed, table.nan, table.inf, table.centred_squares,
     )  # fmt: skip
-    return torch.cat([torch.stack(columns, 1), delta.within(thresholds)], 1).numpy()
+    stacked = np.empty((len(table.entries), len(columns) + 1 + len(thresholds)))
+    for place, column in enumerate(columns):
+        stacked[:, place] = column.numpy()
+    with np.errstate(divide="ignore", invalid="ignore"):  # of an empty tensor
+        stacked[:, 10] = stacked[:, 1] ** 2 / stacked[:, 0]
+    stacked[:, 11:] = delta.within(thresholds).numpy()
+    return stacked
 
 
 Numbers = NDArray[np.float64]

@@ -21,6 +21,7 @@ from learnscope.core.forwards import ForwardCall, described
 from learnscope.model.features.given import first_input, is_compiled, is_only_input, padding_token
 from learnscope.model.features.output_graph import CalledModules, parameter_uses
 from learnscope.model.guard import is_guarded
+from learnscope.model.structure import Structure, can_be_compared
 from learnscope.task import unwrap
 from learnscope.task.shapes import logits_in
 from learnscope.tensor.context import plain_arithmetic
@@ -51,6 +52,8 @@ class Forwards:
         """Its inputs, tokens or numbers (B, T, C), if it had no other ones."""
         self.padding = padding_token(model)
         self._looks, self._called = 0, CalledModules(model)
+        self._is_comparable = can_be_compared(model)
+        self._found: tuple[Structure, tuple[nn.Module | None, dict[str, _BatchNorm]]] | None = None
         self._on_input, self._on_output = safely(self._input), safely(self._output)
         self._on_first, self._on_norm, self._on_gradient = safely(self._first), safely(self._norm), safely(_come_by)
 
@@ -67,11 +70,20 @@ class Forwards:
         if self._looks <= GRAPHS:
             for name, module in self._called.modules.items():
                 hooks.append(module.register_forward_hook(_Hook(module, self._called.called, name)))
-        first = first_layer(model)
+        first, norms = self._places()
         if first is not None:
             hooks.append(first.register_forward_hook(_Hook(first, self._on_first)))
-        for name, norm in batch_norms(model).items():
-            hooks.append(norm.register_forward_pre_hook(_Hook(norm, self._on_norm, name, norm)))
+        for name, norm in norms.items():
+            if norm.track_running_stats:
+                hooks.append(norm.register_forward_pre_hook(_Hook(norm, self._on_norm, name, norm)))
+
+    def _places(self) -> tuple[nn.Module | None, dict[str, _BatchNorm]]:
+        """The first layer and the batch norms; the model is walked again only if it has changed."""
+        if self._found is None or not self._found[0].holds():
+            places = first_layer(self._model), batch_norms(self._model)
+            self._found = (Structure(self._model), places) if self._is_comparable else None
+            return places
+        return self._found[1]
 
     def stop(self) -> None:
         while self._handles:
@@ -145,9 +157,8 @@ def first_layer(model: nn.Module) -> nn.Module | None:
 
 
 def batch_norms(model: nn.Module) -> dict[str, _BatchNorm]:
-    """Those that keep running statistics, by name inside of the model's wrappers."""
-    named = unwrap(model).named_modules()
-    return {name: m for name, m in named if isinstance(m, _BatchNorm) and m.track_running_stats}
+    """By name inside of the model's wrappers."""
+    return {name: m for name, m in unwrap(model).named_modules() if isinstance(m, _BatchNorm)}
 
 
 def look_at_graph(call: ForwardCall, outputs: Tensor, parameters: Collection[int], modules: CalledModules) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 from torch import Tensor
@@ -17,6 +18,7 @@ from learnscope.session.steps.forwards import Forwards
 from learnscope.tensor.context import plain_arithmetic
 from learnscope.tensor.outputs.objective import token_sums
 from learnscope.tensor.outputs.places import number_first_places, token_first_places
+from learnscope.tensor.outputs.small_objective import is_small
 
 
 class Listening:
@@ -68,21 +70,23 @@ class Listening:
     def _on_loss(self, function: str, outputs: Tensor, targets: Tensor, options: dict[str, Any], value: Tensor) -> None:
         if is_guarded() or not objectives.is_of(outputs, self._parameters):
             return
+        tokens, given = self._forwards.tokens, self._forwards.sequences
+        alone = tokens is None and given is None and is_small(outputs)  # of which NumPy tells all
         with self._engine.charged(self._of_losses):
-            call = objectives.summed_up(function, outputs, targets, options, value)
-            tokens = self._forwards.tokens
-            if call.form == "classes" and tokens is not None and tokens.device == targets.device:
-                with plain_arithmetic(outputs.device):
-                    call.tokens = token_sums(tokens, targets.detach(), call.ignore_index, self._forwards.padding)
-            call.places = self._first_places(call, outputs.detach(), targets.detach())
+            with nullcontext() if alone else plain_arithmetic(outputs.device):
+                call = objectives.summed_up(function, outputs, targets, options, value)
+                wanted = targets.detach()
+                if call.form == "classes" and tokens is not None and tokens.device == wanted.device:
+                    call.tokens = token_sums(tokens, wanted, call.ignore_index, self._forwards.padding)
+                if given is not None and given.device == wanted.device and wanted.numel():
+                    call.places = _first_places(call, given, outputs.detach(), wanted)
             self._calls.append(call)
             objectives.follow_gradient(call, outputs, self._safely)
 
-    def _first_places(self, call: LossCall, outputs: Tensor, targets: Tensor) -> Tensor | None:
-        given = self._forwards.sequences
-        if given is None or given.device != targets.device or call.looked_at > 1 or call.soft or not targets.numel():
-            return None
-        with plain_arithmetic(outputs.device):
-            if call.form == "classes" and given.ndim == 2:
-                return token_first_places(given, outputs, targets)
-            return number_first_places(given, outputs, targets) if call.form == "numbers" else None
+
+def _first_places(call: LossCall, given: Tensor, outputs: Tensor, targets: Tensor) -> Tensor | None:
+    if call.looked_at > 1 or call.soft:
+        return None
+    if call.form == "classes" and given.ndim == 2:
+        return token_first_places(given, outputs, targets)
+    return number_first_places(given, outputs, targets) if call.form == "numbers" else None

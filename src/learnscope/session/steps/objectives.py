@@ -9,7 +9,6 @@ so that it never becomes part of a graph; a loss inside a compiled function is n
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -18,7 +17,6 @@ from torch import Tensor, nn
 
 from learnscope.core.handed import Form, LossCall
 from learnscope.session.telling.listeners import Listeners
-from learnscope.tensor.context import plain_arithmetic
 from learnscope.tensor.outputs.objective import (
     answer_sums,
     class_sums,
@@ -115,31 +113,30 @@ def _is_trained(outputs: Any, value: Any) -> bool:
 
 
 def summed_up(function: str, outputs: Tensor, targets: Tensor, options: dict[str, Any], value: Tensor) -> LossCall:
-    """A call in small tensors that hold nothing of what it was given."""
+    """A call in small tensors that hold nothing of what it was given; under `plain_arithmetic`."""
     form, weight = _KERNELS[function][2], options.get("weight")
-    with nullcontext() if is_small(outputs) else plain_arithmetic(outputs.device):
-        given, wanted = outputs.detach(), targets.detach()
-        call = LossCall(
-            function=function, reduction=REDUCTIONS[options.get("reduction", 1)], form=form,
-            width=width_of(given, form), value=_mean(value.detach()), entries=given.numel(),
-            rows=rows_looked_at(given, form), looked_at=stride_for(given),
-            weighted=weight is not None or options.get("pos_weight") is not None,
-        )  # fmt: skip
-        if form == "classes":
-            call.ignore_index, call.smoothing = options["ignore_index"], options.get("label_smoothing", 0.0)
-            call.entries, call.soft = given.numel() // max(call.width, 1), wanted.is_floating_point()
-            call.weight = None if weight is None else weight.detach().clone()
-            call.sums = class_sums(given, wanted, call.ignore_index, call.weight)
-        elif form == "answers":
-            call.sums = answer_sums(given, wanted, logits=function.endswith("with_logits"))
-        elif form == "signs":
-            call.entries, call.sums = wanted.numel(), sign_sums(wanted)
-        elif form == "triplets":
-            call.entries, far = len(given), options["negative"].detach()
-            call.sums = triplet_sums(given, wanted, far, float(options.get("margin", 1.0)))
-        else:
-            call.broadcast = _broadcast(given, wanted)
-            call.sums = number_sums(given, wanted, median=function == "l1_loss")
+    given, wanted = outputs.detach(), targets.detach()
+    call = LossCall(
+        function=function, reduction=REDUCTIONS[options.get("reduction", 1)], form=form,
+        width=width_of(given, form), value=_mean(value.detach()), entries=given.numel(),
+        rows=rows_looked_at(given, form), looked_at=stride_for(given),
+        weighted=weight is not None or options.get("pos_weight") is not None,
+    )  # fmt: skip
+    if form == "classes":
+        call.ignore_index, call.smoothing = options["ignore_index"], options.get("label_smoothing", 0.0)
+        call.entries, call.soft = given.numel() // max(call.width, 1), wanted.is_floating_point()
+        call.weight = None if weight is None else weight.detach().clone()
+        call.sums = class_sums(given, wanted, call.ignore_index, call.weight)
+    elif form == "answers":
+        call.sums = answer_sums(given, wanted, logits=function.endswith("with_logits"))
+    elif form == "signs":
+        call.entries, call.sums = wanted.numel(), sign_sums(wanted)
+    elif form == "triplets":
+        call.entries, far = len(given), options["negative"].detach()
+        call.sums = triplet_sums(given, wanted, far, float(options.get("margin", 1.0)))
+    else:
+        call.broadcast = _broadcast(given, wanted)
+        call.sums = number_sums(given, wanted, median=function == "l1_loss")
     return call
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from functools import cache
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from learnscope.tensor.features.small_inputs import (
+    host_text,
     is_small,
     small_agreement,
     small_differing,
@@ -61,13 +64,25 @@ def token_numbers(tokens: Tensor) -> Tensor:
     return torch.stack([ordered[-1], 1 + (ordered.diff() != 0).sum()]).double()
 
 
+def text_numbers(tokens: Tensor, padding: int | None, most: int = MOST_HASHED) -> tuple[Tensor, Tensor, Tensor]:
+    """Of tokens (N, D) with D ≥ `SHORT` `token_numbers` and `row_hashes`, comparable where rows are `long_enough`."""
+    width = tokens.shape[1]
+    if tokens.numel() <= MOST:
+        found = host_text(tokens, padding, min(len(tokens), max(1, most // width)), SHORT)
+        if found is not None:
+            return found
+    hashes, comparable = row_hashes(tokens, padding, most)
+    return token_numbers(tokens), hashes, comparable & long_enough(tokens[: len(comparable)], padding)
+
+
 def root_mean_square(outputs: Tensor) -> Tensor:
     """√(Σy²/n) in float64."""
     if is_small(outputs):
         return small_root_mean_square(outputs)
     values = some(outputs)
     if (read := host_statistics([values])) is not None:
-        return (torch.from_numpy(read[SQUARES]) / values.numel()).sqrt()[0]
+        total, count = float(read[SQUARES, 0]), values.numel()
+        return torch.from_numpy(np.array(math.sqrt(total / count) if count else math.nan))
     if not values.is_cpu or values.is_complex():
         return values.double().square().mean().sqrt()
     flat = values.reshape(-1)

@@ -8,7 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from learnscope import native
 from learnscope.tensor.context import plain_arithmetic
+from learnscope.tensor.host import plain_array
 
 ROWS, ENTRIES = 128, 2**14
 """Examples, and entries of them, that are looked at: of more, those that lie equally far apart."""
@@ -26,10 +28,18 @@ def output_numbers(outputs: Tensor) -> Tensor | None:
     """
     if outputs.ndim == 0 or len(outputs) < 2 or not outputs.numel() or not outputs.is_floating_point():
         return None
-    rows = outputs.detach()[:: -(-len(outputs) // ROWS)].flatten(1) if outputs.ndim > 1 else outputs.detach()[:, None]
-    width = rows.shape[1]
-    listed = outputs.ndim == 2 and width > 1 and rows.numel() <= ENTRIES  # no column may be left out
-    rows = rows[:, :: max(1, -(-rows.numel() // ENTRIES))]
+    given, examples = outputs.detach(), len(outputs)
+    width, row_step = given.numel() // examples, -(-examples // ROWS) if given.ndim > 1 else 1
+    entries = width * -(-examples // row_step)
+    column_step = max(1, -(-entries // ENTRIES))
+    listed = given.ndim == 2 and width > 1 and entries <= ENTRIES  # no column may be left out
+    array = plain_array(given, torch.float32, torch.float64)
+    if array is not None and native.kernels is not None:
+        out = np.empty(5)
+        out[4] = width
+        native.kernels.output_spread(array, examples, row_step, column_step, listed, out[:4])
+        return torch.from_numpy(out)
+    rows = (given[::row_step].flatten(1) if given.ndim > 1 else given[:, None])[:, ::column_step]
     if rows.is_cpu and not rows.is_neg() and rows.dtype in (torch.float32, torch.float64):
         with np.errstate(all="ignore"):  # NumPy's calls cost less
             y = rows.numpy().astype(np.float64)

@@ -1,4 +1,6 @@
-"""The statistics of `learnscope.tensor.features.inputs` for small inputs on a CPU, where NumPy's calls cost less."""
+"""The statistics of `learnscope.tensor.features.inputs` in the memory of the host: of text by a kernel in C, and of
+small inputs by NumPy, whose calls cost less than torch's.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from learnscope import native
 from learnscope.tensor.hashing import mixed
+from learnscope.tensor.host import plain_array
 
 SMALL = 2**15
 """Entries of a tensor up to which NumPy is used."""
@@ -19,6 +23,20 @@ _WORDS = {torch.float32: np.int32, torch.float64: np.int64, torch.int64: np.int6
 
 def is_small(tensor: Tensor) -> bool:
     return tensor.is_cpu and 0 < tensor.numel() <= SMALL and tensor.dtype in _WORDS and not tensor.is_neg()
+
+
+def host_text(tokens: Tensor, padding: int | None, rows: int, least: int) -> tuple[Tensor, Tensor, Tensor] | None:
+    """Of tokens (N, D) `token_numbers`, and of the first rows `row_hashes`, with `long_enough` for `least` of them.
+
+    None where there is no kernel for them.
+    """
+    given = plain_array(tokens, torch.int64)
+    if given is None or not given.size or native.kernels is None:
+        return None
+    numbers, hashes, comparable = np.empty(2), np.empty(rows, np.int64), np.empty(rows, np.bool_)
+    known = None if padding is None else np.array([padding], np.int64)
+    native.kernels.text_numbers(given, given.shape[1], known, least, numbers, hashes, comparable)
+    return torch.from_numpy(numbers), torch.from_numpy(hashes), torch.from_numpy(comparable)
 
 
 def small_moments(inputs: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from learnscope.tensor.context import arithmetic_dtype, plain, plain_arithmetic
-from learnscope.tensor.gradients.host import AT_LARGEST, INF, NAN, SQUARES, ZEROS, host_statistics
+from learnscope.tensor.gradients.host import INF, NAN, SQUARES, ZEROS, host_statistics
 from learnscope.tensor.kernels import COMPILED_DTYPES, Form, compiled_gradient_partials, wants_compiler
 from learnscope.tensor.rows import CACHED, SMALLEST_SAFE, Batch, batches, plan, workspace
 
@@ -63,8 +63,8 @@ def gradient_statistics(grads: Sequence[Tensor], *, form: Form = "auto") -> Grad
         table = _statistics(grads, form, counting=True)
         unknown = _unknown(len(grads), table.device)
         return GradientTable(**_columns(table), at_largest=unknown)
-    table = torch.from_numpy(on_host)
-    return GradientTable(**_columns(table), at_largest=table[AT_LARGEST])
+    squares, zeros, nan, inf, _, at_largest = torch.from_numpy(on_host).unbind()
+    return GradientTable(sum_squares=squares, zeros=zeros, nan=nan, inf=inf, at_largest=at_largest)
 
 
 def sum_squares(tensors: Sequence[Tensor], *, form: Form = "auto") -> Tensor:

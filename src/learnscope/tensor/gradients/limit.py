@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -23,9 +24,9 @@ def limit_share(gradients: Sequence[Tensor], table: GradientTable) -> Tensor | N
     index = _largest(tuple([g.numel() if type(g) is Tensor and g.layout is torch.strided else 0 for g in gradients]))
     if index is None:
         return None
-    if table.at_largest.is_cpu and (counted := float(table.at_largest[index])) == counted:
-        share = counted / (gradients[index].numel() - float(table.zeros[index]))
-        return torch.tensor(share, dtype=torch.float64, device="cpu")
+    if table.at_largest.is_cpu and (counted := float(table.at_largest.numpy()[index])) == counted:
+        share = counted / (gradients[index].numel() - float(table.zeros.numpy()[index]))
+        return torch.from_numpy(np.array(share))
     sizes = gradients[index].detach().abs()
     largest = sizes.max()
     share_seen = (sizes == largest).sum().double() / (sizes != 0).sum().clamp(min=1)

@@ -8,12 +8,18 @@ that lie equally far apart; targets that are classes are all counted.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from learnscope.tensor.outputs.places import padded_targets
-from learnscope.tensor.outputs.small_objective import is_small, small_class_sums
+from learnscope.tensor.outputs.small_objective import (
+    host_class_sums,
+    host_token_sums,
+    is_small,
+    small_class_sums,
+)
 
 MOST = 2**22
 """Entries of the outputs that are looked at, of one call."""
@@ -45,19 +51,20 @@ def as_rows(tensor: Tensor, stride: int = 1) -> Tensor:
     return tensor.flatten(2)[:, :, ::stride].movedim(1, -1).flatten(0, 1)
 
 
-def class_sums(outputs: Tensor, targets: Tensor, ignore_index: int, weight: Tensor | None = None) -> dict[str, Tensor]:
+def class_sums(outputs: Tensor, targets: Tensor, ignore_index: int, weight: Tensor | None = None) -> dict[str, Any]:
     """Sums of a call of cross_entropy or nll_loss, whose targets are classes, or a share of every class in each row.
 
     `sums` as in `CLASS_NUMBERS`; by class, `target_counts` of all counted targets and `predicted_counts` of the rows
     looked at, both with one entry more, of those that are no class; `mass`, what reduction="mean" divides by: the
-    counted targets, or their weights.
+    counted targets, or their weights. Arrays where all is in the memory of the host, else tensors.
     """
     if outputs.ndim == 1:
         outputs, targets = outputs[None], targets[None]
     classes, stride = outputs.shape[1], stride_for(outputs)
-    rows = as_rows(outputs, stride)
+    rows, columns = as_rows(outputs, stride), over_the_batch_known(outputs, stride)
+    if stride == 1 and (found := host_class_sums(rows, targets, ignore_index, weight, NEAR, columns=columns)):
+        return found
     if is_small(outputs) and not targets.is_floating_point() and targets.is_cpu:
-        columns = over_the_batch_known(outputs, stride)
         return small_class_sums(rows, targets, ignore_index, weight, NEAR, columns=columns)
     if targets.is_floating_point():
         chosen, counts, ignored, improper = _soft_targets(targets, stride)
@@ -71,7 +78,7 @@ def class_sums(outputs: Tensor, targets: Tensor, ignore_index: int, weight: Tens
     finite = highest.isfinite()
     looks_at = (
         counted.sum(), ((predicted == chosen) & finite).sum(), finite.sum(), *_distributions(rows, highest),
-        _over_the_batch(rows) if over_the_batch_known(outputs, stride) else ignored.new_zeros(()),
+        _over_the_batch(rows) if columns else ignored.new_zeros(()),
     )  # fmt: skip
     predictions = _counted(torch.where(counted & finite, predicted, classes), classes)
     sums = torch.stack((ignored, improper, *looks_at))
@@ -236,6 +243,8 @@ def token_sums(tokens: Tensor, targets: Tensor, ignore_index: int, padding: int 
     if not places or targets.is_floating_point() or (targets.ndim > 1 and targets.shape != (batch, places)):
         return None
     wanted = targets.reshape(batch, places)
+    if (pairs_found := host_token_sums(tokens, wanted, ignore_index, padding, SHIFTS)) is not None:
+        return pairs_found
     counted = wanted != ignore_index
     pairs = []
     for shift in SHIFTS:

@@ -8,8 +8,12 @@ leaves open.
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
+
+from learnscope import native
+from learnscope.tensor.host import plain_array
 
 MOST_ROWS = 256
 """Sequences of a batch that are compared with each other."""
@@ -33,6 +37,12 @@ def token_first_places(tokens: Tensor, outputs: Tensor, targets: Tensor) -> Tens
         given = outputs[:, :, 0]
     else:
         return None
+    held = plain_array(tokens, torch.int64), plain_array(targets, torch.int64)
+    logits = plain_array(outputs, torch.float32, torch.float64) if outputs.ndim == 2 else None
+    if held[0] is not None and held[1] is not None and logits is not None and native.kernels is not None:
+        out = np.empty(3)
+        native.kernels.first_places(held[0], held[1], logits, batch, MOST_ROWS, out)
+        return torch.from_numpy(out)
     first, wanted = tokens[:MOST_ROWS, 0], targets.reshape(batch, -1)[:MOST_ROWS, 0]
     same = first[:, None] == first[None]
     size = same.sum(1)

@@ -1,8 +1,12 @@
-"""The sums of `learnscope.tensor.outputs.objective` for small outputs on a CPU, where NumPy's calls cost less."""
+"""The sums of `learnscope.tensor.outputs.objective` in the memory of the host: by a kernel in C, and of small outputs
+by NumPy, whose calls cost less than torch's.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -10,18 +14,63 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from learnscope import native
+from learnscope.tensor.host import plain_array
+
 SMALL = 2**15
 """Entries of a tensor up to which NumPy is used."""
 _KNOWN = (torch.float32, torch.float64)
+NUMBERS, COUNTED = 8, 2
+"""How many sums there are of a call, and which of them counts its targets."""
 
 
 def is_small(tensor: Tensor) -> bool:
     return tensor.is_cpu and tensor.numel() <= SMALL and tensor.dtype in _KNOWN and not tensor.is_neg()
 
 
+def host_class_sums(
+    rows: Tensor, targets: Tensor, ignore_index: int, weight: Tensor | None, near: float, *, columns: bool
+) -> dict[str, NDArray[Any]] | None:
+    """As `class_sums`, of rows of all outputs, in one pass over them; None if it takes more, or there is no kernel."""
+    given, wanted = plain_array(rows, *_KNOWN), plain_array(targets, torch.int64)
+    if given is None or wanted is None or not given.size or native.kernels is None:
+        return None
+    classes = given.shape[1]
+    # one array, cut in three: fewer calls
+    held = np.empty(NUMBERS + 2 * (classes + 1), np.int64)
+    sums, counts, answers = held[:NUMBERS], held[NUMBERS : NUMBERS + classes + 1], held[NUMBERS + classes + 1 :]
+    if not native.kernels.class_counts(given, wanted, ignore_index, _one(near), columns, sums, counts, answers):
+        return None
+    mass = sums[COUNTED : COUNTED + 1] if weight is None else _mass(counts, weight)
+    return {"sums": sums, "target_counts": counts, "predicted_counts": answers, "mass": mass}
+
+
+@cache
+def _one(number: float) -> NDArray[np.float64]:
+    return np.array([number])
+
+
+def host_token_sums(
+    tokens: Tensor, wanted: Tensor, ignore_index: int, padding: int | None, shifts: Sequence[int]
+) -> Tensor | None:
+    """As `token_sums`, of targets (B, places); None where there is no kernel for them."""
+    given, targets = plain_array(tokens, torch.int64), plain_array(wanted, torch.int64)
+    if given is None or targets is None or native.kernels is None:
+        return None
+    out, known = np.empty((len(shifts) + 2, 2)), None if padding is None else np.array([padding], np.int64)
+    native.kernels.token_counts(given, targets, len(given), ignore_index, known, np.array(shifts, np.int64), out)
+    return torch.from_numpy(out)
+
+
+def _mass(counts: NDArray[np.int64], weight: Tensor | None) -> NDArray[np.float64]:
+    """The counted targets, or their weights."""
+    mass = counts[:-1].sum() if weight is None else (counts[:-1] * weight.detach().cpu().numpy()).sum()
+    return np.array([mass], np.float64)
+
+
 def small_class_sums(
     rows: Tensor, targets: Tensor, ignore_index: int, weight: Tensor | None, near: float, *, columns: bool
-) -> dict[str, Tensor]:
+) -> dict[str, NDArray[Any]]:
     """As `class_sums`, of rows of all outputs, and targets that are classes; with `columns`, of these too."""
     given, every = rows.numpy(), targets.reshape(-1).numpy().astype(np.int64, copy=False)
     classes = given.shape[1]
@@ -41,13 +90,8 @@ def small_class_sums(
         int(((predicted == chosen) & finite).sum()), int(finite.sum()), *_distributions(given, highest, near),
         _over_the_batch(given, near) if columns else 0,
     ]  # fmt: skip
-    mass = counts[:classes].sum() if weight is None else (counts[:classes] * weight.detach().cpu().numpy()).sum()
-    return {
-        "sums": torch.from_numpy(np.array(sums)),
-        "target_counts": torch.from_numpy(counts),
-        "predicted_counts": torch.from_numpy(answers),
-        "mass": torch.from_numpy(np.array(mass, np.float64)),
-    }
+    mass = _mass(counts, weight)
+    return {"sums": np.array(sums), "target_counts": counts, "predicted_counts": answers, "mass": mass}
 
 
 def _distributions(rows: NDArray[Any], highest: NDArray[Any], near: float) -> tuple[int, int]:

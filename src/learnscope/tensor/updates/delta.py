@@ -104,8 +104,8 @@ def _cuts(thresholds: Sequence[float]) -> list[float]:
 
 def _from_host(numbers: Numbers, new: Sequence[Tensor]) -> DeltaTable:
     table = torch.from_numpy(numbers)
-    columns = dict(zip(COLUMNS, table, strict=False))
-    entries = torch.tensor([tensor.numel() for tensor in new], dtype=torch.float64, device="cpu")
+    columns = dict(zip(COLUMNS, table.unbind(), strict=False))
+    entries = torch.from_numpy(np.array([tensor.numel() for tensor in new], np.float64))
     return DeltaTable(entries=entries, within=table[len(COLUMNS) :].T, **columns)
 
 
