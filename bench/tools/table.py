@@ -111,7 +111,7 @@ runs (machine A, shared with others: read the parts as shares of one another).
   attention 0.19, the head 0.05, activations 0.03, 0.06 the calls of modules, 0.13 all that is not a forward: comparing
   outputs 0.04, the model's own pass 0.03, quantising 0.03. Of what was saved (1.4 s before), new pages for what a pass
   has freed were 0.2, the activation in five operations 0.25, two groups of three variants instead of one of six 0.03.
-  The limit that is measured beside it runs each variant's suffix by itself with the model's own activation.
+  The limit that is measured beside it runs each variant's suffix by itself.
 - **Whole audit**: half of the processor time are matrix products, at the speed that large ones have. GPT-2's activation
   in five operations was an eighth, and is now a thirtieth where outputs are compared. At one thread an audit of 9.8 M
   takes 98 s of the processor beside 109, code of before and after at the same time on a loaded machine, one run each.

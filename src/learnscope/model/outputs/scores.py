@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from learnscope.intervals import MeanInterval, ratio_interval
 from learnscope.model.bits.quantise import is_switchable
+from learnscope.model.collector import no_collection
 from learnscope.model.data import joined
 from learnscope.model.guard import guard
 from learnscope.model.outputs.activations import FusedActivations
@@ -110,9 +111,10 @@ def score_together(
             _check_apart(model, task, base, sizes)
         with base.activations.lent(), suffix.together(changes, sizes):
             for place, batch in enumerate(base.batches):
-                own = _positions_of_copies(model, task, task.to(batch, device), base.reference[place].outputs, copies)
-                for of_change, logits in zip(parts, own, strict=True):
-                    of_change.append(_compared(model, task, base, place, logits))
+                with no_collection():  # nearly all that a pass makes is gone after it
+                    original, own = base.reference[place].outputs, task.to(batch, device)
+                    for n, logits in enumerate(_positions_of_copies(model, task, own, original, copies)):
+                        parts[n].append(_compared(model, task, base, place, logits))
     except (RuntimeError, ValueError, TypeError, LookupError, AttributeError) as error:
         # written for one batch size, or too large for the memory: it is run one by one, where an error is raised
         suffix.apart = f"{type(error).__name__}: {error}"
