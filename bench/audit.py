@@ -4,8 +4,8 @@
 
 - *sensitivity*: a GPT-2 of 12 layers, 128 wide, with 256 tokens, every attention and MLP at three bit widths. Beside
   the probe, which re-runs only what follows the changed unit, stands a loop that evaluates the whole model for each.
-  The limit is what the probe would take if it ran each variant's suffix by itself, and nothing but that and what the
-  loop does beside its passes.
+  The limit is what the probe would take if it ran each variant's suffix by itself, with activations as the probe
+  computes them, and nothing but that and what the loop does beside its passes.
 - *basic metrics*: loss, perplexity, accuracy, top-k and their intervals, beside a bare pass with a cross entropy.
 - *whole audit*: `learnscope audit` on a GPT-2 of 9.8 million parameters, as a process of its own, on two threads: wall
   and processor seconds of the process and those that it starts, and the wall seconds of each of its probes.
@@ -33,6 +33,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from learnscope.model.bits.quantise import quantised
 from learnscope.model.bits.quantised_units import find_units
+from learnscope.model.outputs.activations import fused_activations
 from learnscope.model.outputs.reference import compare_outputs, reference_outputs
 from learnscope.posttrain.builtin import bpe_tokenizer
 from learnscope.posttrain.session import AuditSession
@@ -88,14 +89,19 @@ def sensitivity(vocabulary: int, runs: int, layers: int, bound: float | None) ->
             for _ in range(len(units) * len(BITS)):
                 model(batches[0]["input_ids"])
 
+    def fused_passes() -> None:
+        with fused_activations(model):
+            passes()
+
     first, second = whole(), suffix()
     assert all(math.isclose(first[key], second[key], rel_tol=1e-3) for key in first), (
         "the same numbers, but for rounding"
     )
-    times = interleaved({"whole": whole, "suffix": suffix, "passes": passes}, runs, time.thread_time)
+    works = {"whole": whole, "suffix": suffix, "passes": passes, "fused": fused_passes}
+    times = interleaved(works, runs, time.thread_time)
     limits = [
-        (full - (1 - suffix_share(layers)) * bare) / full
-        for full, bare in zip(times["whole"], times["passes"], strict=True)
+        (full - bare + suffix_share(layers) * fused) / full
+        for full, bare, fused in zip(times["whole"], times["passes"], times["fused"], strict=True)
     ]
     return Claim(
         f"layer sensitivity / full re-evaluation, {layers} layers x {len(BITS)} bits, {vocabulary:,} tokens",

@@ -103,19 +103,20 @@ runs (machine A, shared with others: read the parts as shares of one another).
   arithmetic (0.5 ns an entry); 52 calls for the tensors of a GPT-2 add 0.1 ms each, most of it in the compiler's
   checks. The new snapshot is a plain copy, 1.0 to 1.2 × dot by itself: with it, no less than 2.2 is possible in two
   passes. A kernel that also writes the copy was tried: the compiler makes two loops of it (2.3 to 2.7 × dot).
-- **Sparse quality**: beside its ten forwards, exchanging entries ten times takes 0.6 of one, choosing entries at random
-  0.3, comparing the outputs of nine variants 0.25, all else 0.25.
-- **Layer sensitivity**: variants of a block run as one batch already, and a forward takes as long for each of three (33
-  ms) as for one alone (35), so that what counts is operations: 1.4 of 2.0 s are forwards of what follows the unit,
-  which are 0.52 of all blocks; comparing outputs 0.25, losses 0.1, quantising 0.1. Re-evaluating all takes 3.3 s: with
-  no cost but these forwards the ratio would be 0.43. In the newest runs the limit that is measured beside it, each
-  variant's suffix run by itself with nothing else, is 0.63, as is the figure.
-- **Whole audit**: three quarters of the processor time are the model's own forwards and backwards (GPT-2's activation
-  alone is an eighth, as it is written in five operations); of the rest, the process that measures memory takes 7 s. At
-  two threads a default audit takes 107 s by the clock, and did so with the halves and the work of before, one run each:
-  now 64 examples of 48 tokens are examined, 48 of them to judge on, and the perplexity's change at 4 bits is known to
-  ±0.60 % instead of ±0.99 %. Not tried: to judge fewer of the 26 configurations by default, as `--quick` does, which
-  would take some 15 s less and leave most of the frontier unjudged.
+- **Sparse quality**: its ten forwards take less than ten plain ones, since GPT-2's activation is computed in fewer
+  operations (10.1 to 10.4 forwards in all beside 10.5 to 10.9 without, code of before and after in turns); exchanging
+  entries ten times takes 0.6 of one, choosing entries at random 0.3, comparing the outputs of nine variants 0.25.
+- **Layer sensitivity**: bound by matrix products. A small model's re-evaluation takes 2.07 s and the probe 0.92, of
+  which 0.43 are products of what follows the unit (0.53 of those of all blocks, at 111 GFLOPS, as large products have),
+  attention 0.19, the head 0.05, activations 0.03, 0.06 the calls of modules, 0.13 all that is not a forward: comparing
+  outputs 0.04, the model's own pass 0.03, quantising 0.03. Of what was saved (1.4 s before), new pages for what a pass
+  has freed were 0.2, the activation in five operations 0.25, two groups of three variants instead of one of six 0.03.
+  The limit that is measured beside it runs each variant's suffix by itself.
+- **Whole audit**: half of the processor time are matrix products, at the speed that large ones have. GPT-2's activation
+  in five operations was an eighth, and is now a thirtieth where outputs are compared. At one thread an audit of 9.8 M
+  takes 98 s of the processor beside 109, code of before and after at the same time on a loaded machine, one run each.
+  Not tried: to judge fewer of the 26 configurations by default, as `--quick` does, which would take some 15 s less and
+  leave most of the frontier unjudged.
 - **Default audit of a Llama of 15 M**, by a profile on a loaded machine (shares of 217 s): products of matrices 36 %,
   most of them with the head of 32,000 tokens; comparing outputs 8 (14 before sums of 128 entries were taken in float32
   and exponentials of the reference kept); rounding weights by GPTQ and AWQ 10; importing and loading 9, figures and

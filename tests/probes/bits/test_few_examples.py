@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from learnscope.model.bits.ledger import Ledger
 from learnscope.model.bits.quantise import quantised
 from learnscope.model.bits.quantised_units import find_units
+from learnscope.model.outputs.activations import fused_activations
 from learnscope.posttrain.session import AuditSession
 from learnscope.probes.bits.bit_optimum import BitOptimum, recommended
 from learnscope.probes.bits.bit_widths import BitWidths
@@ -70,14 +71,21 @@ def test_a_change_of_the_loss_has_the_digits_of_float64(gpt2: tuple[nn.Module, B
             each.append(-F.log_softmax(logits.double(), -1).gather(1, out.targets[:, None])[:, 0])
         return torch.cat(each)
 
-    model.eval()
-    with torch.no_grad():
+    def change() -> float:
         own = losses()
         with quantised(model, {unit.name: 8 for unit in units}, units=units):
-            change = float((losses() - own).mean())
+            return float((losses() - own).mean())
+
+    model.eval()
+    with torch.no_grad():
+        stock = change()
+        with fused_activations(model):
+            same_logits = change()
     assert next(model.parameters()).dtype == torch.float32
-    assert 1e-7 < abs(change) < 1e-2
-    assert cell(found, "loss_change", "uniform_8")[0] == pytest.approx(change, rel=1e-9)
+    assert 1e-7 < abs(stock) < 1e-2
+    value = cell(found, "loss_change", "uniform_8")[0]
+    assert value == pytest.approx(same_logits, rel=1e-9)
+    assert value == pytest.approx(stock, abs=5e-8), "its activations as they are written round the logits otherwise"
 
 
 def configuration(name: str, size: int, kl: list[float]) -> Configuration:

@@ -32,22 +32,42 @@ class Ledger:
     """Packed bytes of each unit."""
 
 
-def ledger(model: nn.Module, bits: Bits, scheme: Scheme | None = None, units: Sequence[Unit] | None = None) -> Ledger:
-    """The size of `model` with its units at `bits`; computed from shapes, no weight is read."""
+@dataclass(frozen=True, slots=True)
+class StoredSizes:
+    """What a ledger needs of a model: looking it up takes longer than adding it up for a configuration."""
+
+    tensors: dict[str, tuple[int, torch.dtype]]
+    """Bytes and dtype of each of `stored_tensors`."""
+    entries: int
+    """Of all parameters."""
+
+    @classmethod
+    def of(cls, model: nn.Module) -> StoredSizes:
+        tensors = {name: (tensor.nbytes, tensor.dtype) for name, tensor in stored_tensors(model).items()}
+        return cls(tensors, sum(p.numel() for p in model.parameters()))
+
+
+def ledger(
+    model: nn.Module, bits: Bits, scheme: Scheme | None = None, units: Sequence[Unit] | None = None,
+    sizes: StoredSizes | None = None,
+) -> Ledger:  # fmt: skip
+    """The size of `model` with its units at `bits`; computed from shapes, no weight is read. `sizes` are the model's,
+    where they are known."""
     scheme = scheme or Scheme()
     units = find_units(model, embeddings=True) if units is None else units
     chosen = checked_widths(bits, units)
-    stored = stored_tensors(model)
-    original = packed = sum(tensor.nbytes for tensor in stored.values())
-    entries = sum(p.numel() for p in model.parameters())
+    sizes = sizes or StoredSizes.of(model)
+    stored, entries = sizes.tensors, sizes.entries
+    original = packed = sum(nbytes for nbytes, _ in stored.values())
     by_unit = dict.fromkeys((unit.name for unit in units), 0)
     block_bits, block_entries = 0, 0
     has_blocks = any(unit.index is not None for unit in units)
     for unit in units:
         for tensor in unit.tensors:
-            parts = part_bits(tensor, stored[tensor.name].dtype, chosen.get(unit.name), scheme).values()
+            nbytes, dtype = stored[tensor.name]
+            parts = part_bits(tensor, dtype, chosen.get(unit.name), scheme).values()
             by_unit[unit.name] += sum(-(-part // 8) for part in parts)
-            packed -= stored[tensor.name].nbytes
+            packed -= nbytes
             if unit.index is not None or not has_blocks:
                 block_bits += sum(parts)
                 block_entries += tensor.numel

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from torch import nn
 
+from learnscope.model.outputs.activations import is_own_forward
 from learnscope.names import clean_path, resolve
 
 STATELESS = frozenset({"bert", "gpt2", "llama", "qwen2", "qwen3", "vit"})
@@ -46,7 +47,7 @@ def are_stateless(model: nn.Module, blocks: Iterable[nn.Module]) -> bool:
     return family in STATELESS and all(
         type(block).__module__.startswith(home)
         and type(part).__module__.startswith(("transformers.", "torch.nn."))
-        and "forward" not in vars(part)
+        and is_own_forward(part)
         and not part._forward_hooks
         and not part._forward_pre_hooks
         for block in blocks

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from learnscope.model.guard import guard
+from learnscope.model.outputs.activations import fused_activations
 from learnscope.model.outputs.evaluate import model_device
 from learnscope.task import Outputs, Task, correct
 from learnscope.tensor.context import plain_arithmetic
@@ -80,7 +81,7 @@ def _right(logits: Tensor, targets: Tensor) -> Tensor:
 def outputs_of_batches(model: nn.Module, task: Task, batches: Sequence[Any]) -> list[KeptOutputs]:
     """The model's own outputs in eval mode, to compare those of variants with."""
     device = model_device(model)
-    with guard(model):
+    with guard(model), fused_activations(model):
         return [kept(task.outputs(model, task.to(batch, device))) for batch in batches]
 
 
@@ -91,7 +92,7 @@ def example_sums_by_batch(
     """One guarded pass in eval mode over all batches."""
     device = model_device(model)
     originals: Sequence[KeptOutputs | None] = reference or [None] * len(batches)
-    with guard(model):
+    with guard(model), fused_activations(model):
         return [
             example_sums(task.outputs(model, task.to(batch, device)), task.size(batch), original)
             for batch, original in zip(batches, originals, strict=True)

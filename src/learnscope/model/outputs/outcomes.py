@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from learnscope.model.guard import guard
+from learnscope.model.outputs.activations import fused_activations
 from learnscope.model.outputs.evaluate import joined_if_all, model_device
 from learnscope.task import IGNORE, HuggingFaceTask, Positions, Task, correct, describe, predictions, unwrap
 from learnscope.task.losses import CROSS_ENTROPY
@@ -107,7 +108,7 @@ def summed_by_example(model: nn.Module, task: Task, batches: Iterable[Any], top_
     device = model_device(model)
     parts: list[dict[str, Tensor]] = []
     classes, tokens = None, False
-    with guard(model):
+    with guard(model), fused_activations(model):
         for batch in batches:
             outputs = task.positions(model, task.to(batch, device))
             if outputs.targets is None:

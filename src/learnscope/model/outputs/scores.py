@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -14,8 +14,10 @@ from torch import Tensor, nn
 
 from learnscope.intervals import MeanInterval, ratio_interval
 from learnscope.model.bits.quantise import is_switchable
+from learnscope.model.collector import no_collection
 from learnscope.model.data import joined
 from learnscope.model.guard import guard
+from learnscope.model.outputs.activations import FusedActivations
 from learnscope.model.outputs.evaluate import model_device
 from learnscope.model.outputs.outcomes import exact_losses, is_cross_entropy, predicts_tokens, with_target
 from learnscope.model.outputs.reference import Reference, reference_outputs
@@ -23,10 +25,11 @@ from learnscope.model.outputs.repeated import Change, NotTogether
 from learnscope.model.outputs.suffix import Suffix
 from learnscope.model.weights.swap import named_parameters, swapped
 from learnscope.task import Positions, Task, correct
+from learnscope.tensor.host import keep_freed_memory
 from learnscope.tensor.outputs.divergence import Comparison, far_quantile, reference_rows, summarise
 
 SWITCHABLE = "the model sets its own precision, in ways that are not known"
-TOGETHER_ROWS = 1024
+TOGETHER_ROWS = 2048
 """Positions of a pass from which on a larger batch takes no less time for each, on the CPUs that were tried."""
 MOST_TOGETHER = 8
 LARGEST_LOGITS = 1 << 28
@@ -45,6 +48,8 @@ class Baseline:
     right: list[Tensor | None]
     """Whether each position's prediction is correct; None if there are no classes."""
     suffix: Suffix
+    activations: FusedActivations = field(default_factory=FusedActivations)
+    """Lent to the model for the pass that these are the outputs of, and for those of its variants."""
 
     @property
     def nbytes(self) -> int:
@@ -56,10 +61,11 @@ def originals(model: nn.Module, task: Task, batches: Sequence[Any]) -> Baseline:
     """One pass in eval mode that keeps the model's outputs and those of its blocks."""
     if not batches:
         raise ValueError("there are no batches to compare outputs on: give labelled data")
-    suffix = Suffix(model)
+    suffix, activations = Suffix(model), FusedActivations.of(model)
     if is_switchable(model):
         suffix.reason = SWITCHABLE
-    with torch.no_grad(), guard(model):
+    keep_freed_memory()
+    with torch.no_grad(), guard(model), activations.lent():
         reference = suffix.record(lambda batch: reference_outputs(model, task, [batch])[0], batches)
         first = task.to(batches[0], model_device(model))
         suffix.check(lambda: task.positions(model, first).logits, reference[0].outputs.logits)
@@ -69,14 +75,14 @@ def originals(model: nn.Module, task: Task, batches: Sequence[Any]) -> Baseline:
         right.append(None if targets is None or regression else correct(with_target(out.logits, out.rows), targets))
         if original.facts is None and not regression:
             reference[place] = replace(original, facts=reference_rows(out.logits, out.rows))
-    return Baseline(batches, reference, right, suffix)
+    return Baseline(batches, reference, right, suffix, activations)
 
 
 @torch.no_grad()
 def score(model: nn.Module, task: Task, base: Baseline, changed: Iterable[str]) -> dict[str, Any]:
     """The `summary` of the model as it is now, under the guard; `changed` names the parameters that changed."""
     device = model_device(model)
-    with base.suffix.after(changed):
+    with base.activations.lent(), base.suffix.after(changed):
         logits = (task.positions(model, task.to(batch, device)).logits for batch in base.batches)
         return {**summary(model, task, base, logits), "rerun": base.suffix.reason or "suffix"}
 
@@ -103,11 +109,12 @@ def score_together(
     try:
         if not suffix.is_known():
             _check_apart(model, task, base, sizes)
-        with suffix.together(changes, sizes):
+        with base.activations.lent(), suffix.together(changes, sizes):
             for place, batch in enumerate(base.batches):
-                own = _positions_of_copies(model, task, task.to(batch, device), base.reference[place].outputs, copies)
-                for of_change, logits in zip(parts, own, strict=True):
-                    of_change.append(_compared(model, task, base, place, logits))
+                with no_collection():  # nearly all that a pass makes is gone after it
+                    original, own = base.reference[place].outputs, task.to(batch, device)
+                    for n, logits in enumerate(_positions_of_copies(model, task, own, original, copies)):
+                        parts[n].append(_compared(model, task, base, place, logits))
     except (RuntimeError, ValueError, TypeError, LookupError, AttributeError) as error:
         # written for one batch size, or too large for the memory: it is run one by one, where an error is raised
         suffix.apart = f"{type(error).__name__}: {error}"
@@ -138,7 +145,7 @@ def _check_apart(model: nn.Module, task: Task, base: Baseline, sizes: Sequence[i
     changes = [Change(names, nullcontext), Change(names, lambda: swapped(model, other))]
     original = base.reference[0].outputs
     batch = task.to(base.batches[0], model_device(model))
-    with base.suffix.together(changes, sizes):
+    with base.activations.lent(), base.suffix.together(changes, sizes):
         alone, _ = _positions_of_copies(model, task, batch, original, 2)
     error, size = (alone - original.logits).abs().amax(), original.logits.abs().amax()
     if not float(error) <= ROUNDING * float(size):

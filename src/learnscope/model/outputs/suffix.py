@@ -157,7 +157,8 @@ class Suffix:
 
     def is_known(self) -> bool:
         """Whether variants of these blocks may be run together: tried for this model, or known of its type."""
-        return self._trusted or are_stateless(self.model, self._blocks.values())
+        self._trusted = self._trusted or are_stateless(self.model, self._blocks.values())
+        return self._trusted
 
     def trust(self) -> None:
         self._trusted = True

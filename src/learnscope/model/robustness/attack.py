@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from learnscope.model.data import DataError
 from learnscope.model.guard import guard
 from learnscope.model.landscape.double_backward import extra_backward
+from learnscope.model.outputs.activations import fused_activations
 from learnscope.model.outputs.example_sums import ExampleSums, KeptOutputs, example_sums, example_sums_of_pass
 from learnscope.model.robustness.target import Target, token_ids
 from learnscope.model.robustness.token_noise import with_tokens
@@ -147,14 +148,20 @@ def attacked_sums(
     model: nn.Module, task: Task, target: Target, delta: Tensor | None, reference: KeptOutputs | None = None
 ) -> ExampleSums:
     """Loss, accuracy and KL on the perturbed batch; KL is to `reference`, the outputs on the unperturbed batch."""
-    with guard(model), target.added(delta) as batch:
+    with guard(model), fused_activations(model), target.added(delta) as batch:
         return example_sums(task.outputs(model, batch), task.size(batch), reference)
 
 
 @contextmanager
 def attackable(model: nn.Module) -> Iterator[None]:
     """The guarded model in eval mode with gradients for inputs only; its parameters are frozen meanwhile."""
-    with guard(model), torch.inference_mode(False), torch.enable_grad(), extra_backward(model):
+    with (
+        guard(model),
+        fused_activations(model),
+        torch.inference_mode(False),
+        torch.enable_grad(),
+        extra_backward(model),
+    ):
         for p in model.parameters():
             if p.requires_grad:
                 p.requires_grad_(False)  # the guard restores it; otherwise every activation would be kept for it

@@ -10,9 +10,9 @@ from learnscope.core.moment import Moment
 from learnscope.core.probe import At, Probe
 from learnscope.model.adapters.inventory import Adapter, find_adapters, grouped
 from learnscope.model.adapters.truncation import Cuttable, cuttable, ranks_all, ranks_each, truncated
-from learnscope.model.outputs.reference import compare_outputs
 from learnscope.probes.adapters.opening import open_adapters
 from learnscope.probes.outputs.columns import (
+    compared_with,
     holdout_reference,
     output_columns,
     read_together,
@@ -74,7 +74,7 @@ class AdapterTruncation(Probe):
         compared: dict[Key, dict[str, Tensor]] = {}
         for key, lower in ranks.items():
             with moment.exchanged(truncated(moment.model, cut, lower)):
-                compared[key] = compare_outputs(moment.model, moment.task, batches, reference)
+                compared[key] = compared_with(moment, batches, reference)
         numbers = read_together(compared)
         shares = {key: _parameters(cut, lower) for key, lower in ranks.items()}
         judge = Q.mse if Q.kl.name in undefined_comparisons(reference) else Q.kl

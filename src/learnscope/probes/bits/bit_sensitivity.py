@@ -23,7 +23,7 @@ class BitSensitivity(BitProbe):
 
     Only what comes after the unit runs again; the outputs of earlier blocks are kept (`model.outputs.suffix`), which is
     exact. That takes memory for the output of every block for all examples, beside the logits. Where passes are small,
-    several variants of one block run as one batch of up to 1024 positions and 256 MB of logits, which is exact but for
+    several variants of one block run as one batch of up to 2048 positions and 256 MB of logits, which is exact but for
     the rounding of larger matrix products. Quantised copies take as much memory as the model, at most. A model that
     cannot be cut that way runs as a whole; the note `rerun` says "suffix" or "full", and `rerun_reason` why.
 

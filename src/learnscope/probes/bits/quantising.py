@@ -12,7 +12,7 @@ from learnscope.core.moment import Moment
 from learnscope.core.remembered import is_remembered
 from learnscope.model.bits.calibration import Calibration
 from learnscope.model.bits.copies import QuantisedCopies
-from learnscope.model.bits.ledger import Ledger, ledger
+from learnscope.model.bits.ledger import Ledger, StoredSizes, ledger
 from learnscope.model.bits.mixes import uniform
 from learnscope.model.bits.quantise import checked_widths, is_switchable, quantised, quantised_weights, with_weights
 from learnscope.model.bits.quantised_units import Unit, find_units
@@ -65,7 +65,8 @@ class BitProbe(RoundingOptions):
         return moment.once(("units", embeddings), lambda: find_units(moment.model, embeddings=embeddings))
 
     def ledger(self, moment: Moment, bits: Mapping[str, int]) -> Ledger:
-        return ledger(moment.model, bits, self.scheme(), self.units(moment))
+        sizes = moment.once(("stored sizes",), lambda: StoredSizes.of(moment.model))
+        return ledger(moment.model, bits, self.scheme(), self.units(moment), sizes)
 
     def variant(
         self, moment: Moment, bits: Mapping[str, int], half: Half = "all", coming: Sequence[Mapping[str, int]] = (),

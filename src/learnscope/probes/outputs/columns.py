@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from learnscope.core.moment import Moment
-from learnscope.model.outputs.reference import Reference, reference_outputs
+from learnscope.model.outputs.activations import fused_activations
+from learnscope.model.outputs.reference import Reference, compare_outputs, reference_outputs
 from learnscope.quantities.outputs import VariantOutputs
 from learnscope.record import Column, Label, Table
 
@@ -28,7 +29,18 @@ _OF_DISTRIBUTIONS = (
 def holdout_reference(moment: Moment, examples: int) -> tuple[list[Any], Sequence[Reference]]:
     """The batches of the first holdout examples, and the model's outputs on them, computed once for all probes."""
     batches, key = moment.holdout_batches(examples), ("reference_outputs", examples)
-    return batches, moment.once(key, lambda: reference_outputs(moment.model, moment.task, batches))
+
+    def outputs() -> Sequence[Reference]:
+        with fused_activations(moment.model):
+            return reference_outputs(moment.model, moment.task, batches)
+
+    return batches, moment.once(key, outputs)
+
+
+def compared_with(moment: Moment, batches: Sequence[Any], reference: Sequence[Reference]) -> dict[str, Tensor]:
+    """What `compare_outputs` says of the model as it is now beside its `holdout_reference`."""
+    with fused_activations(moment.model):
+        return compare_outputs(moment.model, moment.task, batches, reference)
 
 
 def output_columns(

@@ -11,11 +11,12 @@ from torch import Tensor
 from learnscope.core.moment import Moment
 from learnscope.core.probe import Probe, Schedule
 from learnscope.core.subject import Subject
-from learnscope.model.outputs.reference import Reference, compare_outputs
+from learnscope.model.outputs.reference import Reference
 from learnscope.model.updates.lowrank import LowRankUpdate, decompose_update, matrix_names
 from learnscope.model.weights.rounded import as_they_were, precision_note
 from learnscope.options import is_whole
 from learnscope.probes.outputs.columns import (
+    compared_with,
     holdout_reference,
     output_columns,
     read_together,
@@ -84,7 +85,7 @@ class LowRankQuality(Probe):
         compared: dict[int, dict[str, Tensor]] = {}
         for rank in (0, *ranks):
             with moment.exchanged(update.variant(previous, rank)):
-                compared[rank] = compare_outputs(moment.model, moment.task, batches, reference)
+                compared[rank] = compared_with(moment, batches, reference)
         # frozen matrices are only counted
         silent = {name for name in update.unchanged if not now[name].requires_grad}
         positions = [i for i, name in enumerate(subject.names) if name in {*names} - silent]

@@ -9,10 +9,9 @@ from typing import Literal
 from learnscope.core.moment import Moment
 from learnscope.core.probe import Probe, Schedule
 from learnscope.model.guard import guard
-from learnscope.model.outputs.reference import compare_outputs
 from learnscope.model.updates.variants import Reverting
 from learnscope.model.weights.rounded import as_they_were, precision_note
-from learnscope.probes.outputs.columns import holdout_reference, output_columns, with_cosine_reasons
+from learnscope.probes.outputs.columns import compared_with, holdout_reference, output_columns, with_cosine_reasons
 from learnscope.probes.updates.parameter_change import Changes, changes
 from learnscope.quantities.updates import SparseQuality as Q
 from learnscope.record import Column, Label, Measurement, Table
@@ -70,7 +69,7 @@ class SparseQuality(Probe):
                 delta = Changes.between(weights.weights, weights.old, self.thresholds, range(len(weights.old)))
             for mask, threshold, kept, rule in self._variants(delta, weights):
                 weights.apply(rule)
-                compared = compare_outputs(moment.model, moment.task, batches, reference)
+                compared = compared_with(moment, batches, reference)
                 labels: dict[str, Label] = {"threshold": threshold, "mask": mask}
                 columns += output_columns(Q, compared, reference, labels)
                 columns.append(Q.kept_share.column([kept / max(1, weights.entries)], labels))

@@ -111,7 +111,7 @@ def compare_logits(
             numbers, classes = _in_chunks(a, b, rows, step, probabilities, cached)
         # rows with an infinity, or with a divergence that overflows, are few and compared more slowly
         nonfinite = (~numbers.isfinite().all(0)).nonzero().squeeze(1)
-        for part in nonfinite.split(step):
+        for part in nonfinite.split(step) if len(nonfinite) else ():
             numbers[:, part] = _compare_nonfinite(a[rows[part]], b[rows[part]], probabilities)
         kl, cosine, mse = numbers
         if a.shape[1] == 1:
