@@ -14,12 +14,11 @@ from learnscope.model.examples.groups import coded, groups_of, in_order
 from learnscope.model.outputs.outcomes import Outcomes, outcomes
 from learnscope.options import check_whole
 from learnscope.probes.examples.attribute_bias import NO_CLASSES, attribute_columns
+from learnscope.probes.outputs.positions import NO_POSITION
 from learnscope.quantities import Quantity
 from learnscope.quantities.examples import GroupAccuracy as Q
 from learnscope.record import Column, Measurement, Table
 from learnscope.tensor.examples.attribute import crosstab
-
-NO_POSITION = "no position has a target"
 
 
 class GroupAccuracy(Probe):

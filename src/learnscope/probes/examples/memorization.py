@@ -9,7 +9,7 @@ from learnscope.core.moment import Moment
 from learnscope.core.probe import At, Probe
 from learnscope.model.outputs.outcomes import Outcomes, outcomes
 from learnscope.options import check_whole
-from learnscope.probes.outputs.columns import NO_POSITION, mean_of_positions, why_not_finite
+from learnscope.probes.outputs.positions import NO_POSITION, mean_of_positions, why_not_finite
 from learnscope.quantities.examples import Memorization as Q
 from learnscope.record import Column, Measurement, Table
 from learnscope.tensor.outputs.calibration import PER_BIN, calibration_error, membership_auc, reliability, usable_bins

@@ -17,7 +17,6 @@ from learnscope.record import Column, Label, Table
 
 REGRESSION = "float targets: the outputs are numbers, not distributions"
 SINGLE = "one number a position has no direction"
-NO_POSITION = "no position has a target"
 ZEROS = "at some position all outputs of the model, or of the variant, are 0: they have no direction"
 SAMPLED = "the sequences are the model's own samples: their loss is its entropy, and no perplexity on any text"
 _Variant = TypeVar("_Variant")
@@ -56,30 +55,6 @@ def output_columns(
         for name, value in compared.items()
         for reason in [{0: reasons[name]} if name in reasons else {}]
     ]
-
-
-def mean_of_positions(what: str, values: Tensor, example: Tensor) -> float | str:
-    """The mean over positions in float64, or why there is none; `example` is the one that each belongs to.
-
-    >>> mean_of_positions("the loss", torch.tensor([1.0, 3.0]), torch.tensor([0, 1]))
-    2.0
-    """
-    if not len(values):
-        return NO_POSITION
-    return why_not_finite(what, values, example) or float(values.double().mean())
-
-
-def why_not_finite(what: str, values: Tensor, example: Tensor) -> str | None:
-    """The status of their mean: how many positions' numbers are not finite, and where the first is; None if all are.
-
-    >>> why_not_finite("the loss", torch.tensor([1.0, torch.nan, torch.inf]), torch.tensor([0, 4, 4]))
-    'nan: the loss of 2 of 3 positions is not finite, first that of example 4'
-    """
-    bad = (~values.isfinite()).nonzero().flatten()
-    if not len(bad):
-        return None
-    mean, first = float(values.double().mean()), int(example[bad[0]])
-    return f"{mean}: {what} of {len(bad)} of {len(values)} positions is not finite, first that of example {first}"
 
 
 def with_cosine_reasons(tables: Sequence[Table]) -> list[Table]:

@@ -6,7 +6,7 @@ import torch
 
 from learnscope.core.moment import Moment
 from learnscope.core.probe import Probe, Schedule
-from learnscope.probes.outputs.columns import mean_of_positions
+from learnscope.probes.outputs.positions import mean_of_positions
 from learnscope.quantities.outputs import Holdout as Q
 from learnscope.record import Label, Measurement, Table
 from learnscope.task import Task, correct, predictions
