@@ -58,7 +58,8 @@ def state() -> None:
 def ledger() -> None:
     """Every epoch the whole ledger of examples."""
     model, optimizer = make()
-    w = ls.watch(model, optimizer, run=FOLDER, probes=[ls.ExampleLedger(keep_every=1)], strict=True)
+    probes = [ls.ExampleLedger(keep_every=1)]
+    w = ls.watch(model, optimizer, run=FOLDER, probes=probes, write_seconds=0.0, strict=True)
     say("ready")
     epoch = 0
     while True:

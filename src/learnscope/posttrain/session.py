@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,10 +15,12 @@ from torch import nn
 from learnscope.core.moment import Moment
 from learnscope.core.probe import Probe
 from learnscope.core.subject import Subject
+from learnscope.model.cost.freed_memory import freed_memory_kept
 from learnscope.model.data import fixed_batches
 from learnscope.model.weights.snapshot import Snapshot
 from learnscope.posttrain.errors import PosttrainError
 from learnscope.posttrain.reader import check_tokens
+from learnscope.probes.bits.quantising import BitProbe
 from learnscope.reading.audit_numbers import OWN_SAMPLES, Entry, entries_of
 from learnscope.record import Record
 from learnscope.run import Run, open_run
@@ -76,7 +78,8 @@ class AuditSession:
         session = ManualSession({}, UnstoredBackend(), source="audit")
         label = session.add(probe).label
         session.open(self.model)
-        record = session.measure(moment)[label]
+        with freed_memory_kept() if isinstance(probe, BitProbe) else nullcontext():  # whose passes are thousands
+            record = session.measure(moment)[label]
         known = self._facts(moment, record.notes.get("examples")) | dict(facts or {})
         record = replace(record, notes={**record.notes, **known})
         self._measured[label] = probe, record

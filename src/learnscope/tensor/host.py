@@ -9,8 +9,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-LARGEST_KEPT = 31 << 20
-"""Bytes. glibc adapts to blocks of up to 32 MiB, with what it puts before them."""
 _KINDS = frozenset({Tensor, torch.nn.Parameter})
 
 
@@ -29,13 +27,3 @@ def arrays_of(tensors: Sequence[Tensor]) -> list[NDArray[Any]] | None:
         return [tensor.detach().numpy() if tensor.requires_grad else tensor.numpy() for tensor in tensors]
     except (RuntimeError, TypeError):  # sparse, on another device, negated lazily, of a kind that NumPy does not know
         return None
-
-
-def keep_freed_memory() -> None:
-    """From now on the memory of tensors of up to 31 MiB is used again, not given back and asked for page by page.
-
-    Where a small model runs many times, new pages take a sixth of its time. glibc keeps blocks of the sizes that it has
-    seen freed, and up to twice as much in all; this block is never written, so that it takes neither time nor memory.
-    Other allocators are not changed by it.
-    """
-    torch.empty(LARGEST_KEPT, dtype=torch.uint8)

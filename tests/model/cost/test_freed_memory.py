@@ -26,8 +26,9 @@ def resident():
 passes()
 usual = passes()
 with freed_memory_kept():
-    passes()
-    kept, held = passes(), resident()
+    with freed_memory_kept():
+        passes()
+    kept, held = passes(), resident()  # a block within another hands nothing back
 print(usual, kept, held, resident())
 """
 

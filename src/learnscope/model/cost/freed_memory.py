@@ -14,6 +14,10 @@ USUAL_KEPT, USUAL_LARGE = 2**26, 2**25
 """What glibc arrives at by itself in a process that frees large blocks."""
 
 
+_open = 0
+"""Blocks of `freed_memory_kept` that the process is in."""
+
+
 @contextmanager
 def freed_memory_kept() -> Iterator[None]:
     """Inside, glibc does not hand freed memory back to the system; afterwards it does, and hands back what it kept.
@@ -26,11 +30,15 @@ def freed_memory_kept() -> Iterator[None]:
     if not (hasattr(library, "mallopt") and hasattr(library, "malloc_trim")):
         yield
         return
+    global _open
+    _open += 1
     library.mallopt(_TRIM, KEPT)
     library.mallopt(_MAP, LARGE)
     try:
         yield
     finally:
-        library.mallopt(_TRIM, USUAL_KEPT)
-        library.mallopt(_MAP, USUAL_LARGE)
-        library.malloc_trim(0)
+        _open -= 1
+        if not _open:  # the outermost
+            library.mallopt(_TRIM, USUAL_KEPT)
+            library.mallopt(_MAP, USUAL_LARGE)
+            library.malloc_trim(0)

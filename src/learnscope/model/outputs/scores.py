@@ -25,7 +25,6 @@ from learnscope.model.outputs.repeated import Change, NotTogether
 from learnscope.model.outputs.suffix import Suffix
 from learnscope.model.weights.swap import named_parameters, swapped
 from learnscope.task import Positions, Task, correct
-from learnscope.tensor.host import keep_freed_memory
 from learnscope.tensor.outputs.divergence import Comparison, far_quantile, reference_rows, summarise
 
 SWITCHABLE = "the model sets its own precision, in ways that are not known"
@@ -64,7 +63,6 @@ def originals(model: nn.Module, task: Task, batches: Sequence[Any]) -> Baseline:
     suffix, activations = Suffix(model), FusedActivations.of(model)
     if is_switchable(model):
         suffix.reason = SWITCHABLE
-    keep_freed_memory()
     with torch.no_grad(), guard(model), activations.lent():
         reference = suffix.record(lambda batch: reference_outputs(model, task, [batch])[0], batches)
         first = task.to(batches[0], model_device(model))

@@ -79,7 +79,7 @@ class Backwards:
                 left = each.left()
                 passes, each.start = max(passes, each.start - left), left
             if not passes and self._spare:
-                self._count_at(self._spare)
+                self._count_at([p for p in self._spare if p.requires_grad])
                 self._spare = ()
             return passes
         passes = self.course.seen = 0
