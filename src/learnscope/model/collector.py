@@ -6,6 +6,9 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+NEVER = 2**30
+"""Collections of what was made lately before one of all."""
+
 
 @contextmanager
 def no_collection() -> Iterator[None]:
@@ -17,3 +20,14 @@ def no_collection() -> Iterator[None]:
     finally:
         if was_on:
             gc.enable()
+
+
+@contextmanager
+def no_full_collection() -> Iterator[None]:
+    """It looks only at what was made lately: for minutes of work in which hardly anything lives long."""
+    young, middle, old = gc.get_threshold()
+    gc.set_threshold(young, middle, NEVER)
+    try:
+        yield
+    finally:
+        gc.set_threshold(young, middle, old)

@@ -15,6 +15,7 @@ from torch import nn
 from learnscope.core.moment import Moment
 from learnscope.core.probe import Probe
 from learnscope.core.subject import Subject
+from learnscope.model.collector import no_full_collection
 from learnscope.model.cost.freed_memory import freed_memory_kept
 from learnscope.model.data import fixed_batches
 from learnscope.model.weights.snapshot import Snapshot
@@ -34,6 +35,13 @@ from learnscope.task import Task, task_for
 
 AUDITED = "audited"
 """The manifest's entry for runs written here: the model's name, and facts that no probe measures."""
+
+
+@contextmanager
+def _many_passes() -> Iterator[None]:
+    """For thousands of passes that all need the same memory again and leave nothing behind."""
+    with freed_memory_kept(), no_full_collection():
+        yield
 
 
 class AuditSession:
@@ -78,7 +86,7 @@ class AuditSession:
         session = ManualSession({}, UnstoredBackend(), source="audit")
         label = session.add(probe).label
         session.open(self.model)
-        with freed_memory_kept() if isinstance(probe, BitProbe) else nullcontext():  # whose passes are thousands
+        with _many_passes() if isinstance(probe, BitProbe) else nullcontext():
             record = session.measure(moment)[label]
         known = self._facts(moment, record.notes.get("examples")) | dict(facts or {})
         record = replace(record, notes={**record.notes, **known})

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import subprocess
 import sys
 
 import pytest
+
+from learnscope.model.collector import no_full_collection
 
 PROGRAM = """
 import resource
@@ -39,3 +42,16 @@ def test_pages_are_taken_once_and_handed_back_at_the_end() -> None:
     usual, kept, held, afterwards = map(int, done.stdout.split())
     assert kept < usual / 4
     assert afterwards < held - 2**25
+
+
+def test_the_collector_leaves_what_is_old_alone_meanwhile() -> None:
+    before = gc.get_threshold()
+    with pytest.raises(KeyError), no_full_collection():
+        full = gc.get_stats()[2]["collections"]
+        for _ in range(30_000):
+            [[] for _ in range(10)]
+            kept = [[]]  # tracked, so that young collections come
+        assert kept == [[]]
+        assert gc.get_stats()[2]["collections"] == full
+        raise KeyError
+    assert gc.get_threshold() == before
