@@ -52,7 +52,7 @@ read the parts as shares of one another).
   0.5, and both mostly wait for memory. In 600 steps `GradientFlow` is due at 40, what is seen of outputs and losses
   at 30, `ParameterChange` at 16. A step at which nothing is due takes 0.21 more: 0.14 in the backward, 0.09 in the
   optimizer's step, 0.02 for logging. The backward's part is two hooks at each of four parameters, which call no
-  function of Python's any more: torch takes the interpreter's lock and wraps a gradient for each, 10 to 17 µs where
+  function of Python's any more: torch takes the interpreter's lock and wraps a gradient for each, some 17 µs where
   nothing is in the caches. Making and writing the records is 0.15 ms a step on average, half of it the text of
   numbers. 1 % are 0.28 ms. Tried and left: records' text from pieces made in Python (292 µs instead of 229 by the
   encoder in C); no hooks but one function around the call that starts a backward, which costs what the hooks do. Not
@@ -69,8 +69,8 @@ read the parts as shares of one another).
 - **The ledger's exponent over examples**: the number of operations is linear; the rows of 10⁴ examples fit into the
   cache and those of 10⁷ do not. A row is one piece of 112 bytes, asked for some examples before it is read, in large
   pages. As few examples became faster too, the exponent falls less than the time.
-- **Tables of many rows** (`frame()`, `run.examples()`): the work is linear, and new pages for the columns of a large
-  table take up to half of it: a repeated call of 10⁶ examples takes 0.3 s where the first takes 1.1.
+- **Tables of many rows** (`frame()`, `run.examples()`): the work is linear. What a first call takes beyond a repeated
+  one (1.1 s beside 0.3 for 10⁶ examples, on a loaded machine) was not taken apart.
 - **`track_batch` without logits, a model in a class of its own**: the guard takes 160 µs when repeated, of which
   NumPy's `get_state` and `set_state` are 64 and the other generators 22. Reading NumPy's state directly from its
   memory would take 1 µs, but does not tell whether a second normal number is kept. A forward that ran already cannot
