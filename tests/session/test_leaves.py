@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 import learnscope as ls
 from learnscope import native
-from learnscope.session.steps import backwards, leaves
+from learnscope.session import loop
+from learnscope.session.steps import backwards, calls, leaves, quiet
 from native_builds import needed
 
 KINDS = ["kernels", "plain"]
@@ -22,9 +23,17 @@ KINDS = ["kernels", "plain"]
 @pytest.fixture
 def plain(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sessions as on a machine without a compiler."""
-    monkeypatch.setattr(leaves, "_KERNELS", None)
-    for name, kind in (("Leaf", leaves.PlainLeaf), ("Course", leaves.PlainCourse)):
-        monkeypatch.setattr(backwards, name, kind)
+    without_kernels(monkeypatch)
+
+
+def without_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("Leaf", "Course", "Additions", "Optimizers"):
+        monkeypatch.setattr(backwards, name, getattr(leaves, f"Plain{name}"))
+    monkeypatch.setattr(loop, "Quiet", quiet.PlainQuiet)
+    for place in (calls, quiet):
+        monkeypatch.setattr(place, "are_ordinary", leaves.plainly_ordinary)
+    for place in (leaves, quiet):
+        monkeypatch.setattr(place, "stepped_at_once", leaves.never)
 
 
 class Loop:
@@ -109,9 +118,7 @@ def counted(seed: int) -> dict[str, int]:
 def test_both_kinds_count_the_same_in_any_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     assert leaves.Leaf is not leaves.PlainLeaf
     compiled = [counted(seed) for seed in range(60)]
-    monkeypatch.setattr(leaves, "_KERNELS", None)
-    for name, kind in (("Leaf", leaves.PlainLeaf), ("Course", leaves.PlainCourse)):
-        monkeypatch.setattr(backwards, name, kind)
+    without_kernels(monkeypatch)
     assert compiled == [counted(seed) for seed in range(60)]
     for name in ("uncleared_steps", "backwards_without_step", "eval_mode_steps", "weights_written", "cleared_steps"):
         assert sum(each[name] for each in compiled) > 10, name
@@ -120,16 +127,17 @@ def test_both_kinds_count_the_same_in_any_loop(monkeypatch: pytest.MonkeyPatch) 
 
 @needed
 def test_an_ordinary_backward_calls_nothing_of_python(monkeypatch: pytest.MonkeyPatch) -> None:
-    loop, calls = Loop(0), list[int]()
-    seen = loop.w._loop._backwards.on_reach
+    watched, reached = Loop(0), list[int]()
+    seen = watched.w._loop._backwards.on_reach
     assert seen is not None
-    monkeypatch.setattr(loop.w._loop._backwards, "on_reach", lambda *given: (calls.append(loop.steps), seen(*given)))
+    at = watched.w._loop._backwards
+    monkeypatch.setattr(at, "on_reach", lambda *given: (reached.append(watched.steps), seen(*given)))
     for _ in range(20):
-        loop.optimizer.zero_grad()
-        loop.loss().backward()
-        loop.step()
+        watched.optimizer.zero_grad()
+        watched.loss().backward()
+        watched.step()
     # at steps whose numbers are powers of two gradients are looked at; the first is seen before anything is known
-    assert set(calls) == {0, 1, 3, 7, 15}
+    assert set(reached) == {0, 1, 3, 7, 15}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -175,7 +183,7 @@ def test_what_is_no_leaf_is_refused() -> None:
         kernels.Leaf(1, 2, 3, 4)
     with pytest.raises(TypeError):
         kernels.leaves_ordinary()
-    course = kernels.Course()
+    course = kernels.Course(kernels.Optimizers())
     with pytest.raises(TypeError):
         course.begun = 1
     assert kernels.leaves_ordinary([]) is False

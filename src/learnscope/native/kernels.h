@@ -121,6 +121,5 @@ PyObject *ledger_totals(PyObject *module, PyObject *const *args, Py_ssize_t coun
 PyObject *ledger_present(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *leaves_ordinary(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *leaves_stepped(PyObject *module, PyObject *const *args, Py_ssize_t count);
-int add_leaves(PyObject *module);
 
 #endif

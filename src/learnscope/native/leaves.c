@@ -4,28 +4,11 @@
    What is not ordinary is left to Python: learnscope/session/steps/leaves.py has the same types without a compiler, and
    says what their attributes mean. */
 
-#include "kernels.h"
+#include "leaves.h"
 
-#include <stddef.h>
-#include <structmember.h>
-
-typedef struct {
-    PyObject_HEAD
-    PyObject *modules;
-    Py_ssize_t any_steps, seen;
-    char begun, looks, ordinary, told, paused;
-} course;
-
-typedef struct {
-    PyObject_HEAD
-    PyObject *parameter, *additions, *slow, *mark;
-    course *of;
-    Py_ssize_t count, reached, steps_then, discarded, written;
-    char stale, used, nonzero;
-} leaf;
-
-static PyTypeObject *course_type, *leaf_type;
-static PyObject *grad, *version, *left, *start, *training;
+PyTypeObject *additions_type, *optimizers_type, *course_type;
+static PyTypeObject *leaf_type;
+static PyObject *grad, *version, *training;
 
 /* The gradient of a leaf, a new reference; None if it has none. */
 INLINE PyObject *gradient_of(const leaf *self) { return PyObject_GetAttr(self->parameter, grad); }
@@ -36,12 +19,6 @@ static Py_ssize_t writes_of(PyObject *tensor) {
     Py_ssize_t writes = number ? PyLong_AsSsize_t(number) : -1;
     Py_XDECREF(number);
     return writes;
-}
-
-static void replace(PyObject **place, PyObject *by) {
-    PyObject *before = *place;
-    *place = by;
-    Py_XDECREF(before);
 }
 
 /* Whether all modules, or those that contain them, are in training mode; -1 with an exception. */
@@ -87,7 +64,7 @@ static PyObject *leaf_call(PyObject *object, PyObject *args, PyObject *kwargs) {
     if (!of->begun) of->begun = 1, of->looks = 0;
     self->stale = self->used = 0;
     self->reached = 1;
-    self->steps_then = of->any_steps;
+    self->steps_then = of->any->steps;
     replace(&self->mark, NULL);
     Py_RETURN_NONE;
 }
@@ -95,6 +72,7 @@ static PyObject *leaf_call(PyObject *object, PyObject *args, PyObject *kwargs) {
 static int course_traverse(PyObject *object, visitproc visit, void *arg) {
     Py_VISIT(Py_TYPE(object));
     Py_VISIT(((course *)object)->modules);
+    Py_VISIT(((course *)object)->any);
     return 0;
 }
 
@@ -103,24 +81,30 @@ static int course_clear(PyObject *object) {
     return 0;
 }
 
-static void released(PyObject *object) {
-    PyTypeObject *type = Py_TYPE(object);
-    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
-    release(object);
-    Py_DECREF(type);
-}
-
 static void course_dealloc(PyObject *object) {
     PyObject_GC_UnTrack(object);
     course_clear(object);
+    Py_XDECREF((PyObject *)((course *)object)->any);
     released(object);
+}
+
+/* Course(optimizers) */
+static PyObject *course_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
+    PyObject *any;
+    (void)kwargs;
+    if (!PyArg_ParseTuple(args, "O!:Course", optimizers_type, &any)) return NULL;
+    course *self = (course *)allocated(type);
+    if (!self) return NULL;
+    Py_INCREF(any);
+    self->any = (optimizers *)any;
+    return (PyObject *)self;
 }
 
 static int leaf_traverse(PyObject *object, visitproc visit, void *arg) {
     leaf *self = (leaf *)object;
     Py_VISIT(Py_TYPE(object));
     Py_VISIT(self->parameter);
-    Py_VISIT(self->additions);
+    Py_VISIT(self->added);
     Py_VISIT(self->slow);
     Py_VISIT(self->mark);
     Py_VISIT(self->of);
@@ -140,7 +124,7 @@ static void leaf_dealloc(PyObject *object) {
     leaf *self = (leaf *)object;
     PyObject_GC_UnTrack(object);
     Py_XDECREF(self->parameter);
-    Py_XDECREF(self->additions);
+    Py_XDECREF((PyObject *)self->added);
     Py_XDECREF(self->slow);
     Py_XDECREF(self->mark);
     Py_XDECREF((PyObject *)self->of);
@@ -149,22 +133,19 @@ static void leaf_dealloc(PyObject *object) {
 
 /* Leaf(parameter, additions, course, slow) */
 static PyObject *leaf_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
-    PyObject *parameter, *additions, *of, *slow;
+    PyObject *parameter, *added, *of, *slow;
     (void)kwargs;
-    if (!PyArg_ParseTuple(args, "OOO!O:Leaf", &parameter, &additions, course_type, &of, &slow)) return NULL;
-    allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
-    leaf *self = (leaf *)allocate(type, 0);
+    if (!PyArg_ParseTuple(args, "OO!O!O:Leaf", &parameter, additions_type, &added, course_type, &of, &slow)) return NULL;
+    leaf *self = (leaf *)allocated(type);
     if (!self) return NULL;
-    Py_INCREF(parameter), Py_INCREF(additions), Py_INCREF(of), Py_INCREF(slow);
-    self->parameter = parameter, self->additions = additions, self->of = (course *)of, self->slow = slow;
+    Py_INCREF(parameter), Py_INCREF(added), Py_INCREF(of), Py_INCREF(slow);
+    self->parameter = parameter, self->added = (additions *)added, self->of = (course *)of, self->slow = slow;
     self->written = -1;
     return (PyObject *)self;
 }
 
-#define MEMBER(name, type, of, flags) {#name, type, offsetof(of, name), flags, NULL}
-
 static PyMemberDef course_members[] = {
-    MEMBER(any_steps, T_PYSSIZET, course, 0), MEMBER(seen, T_PYSSIZET, course, 0),
+    MEMBER(any, T_OBJECT, course, READONLY),  MEMBER(seen, T_PYSSIZET, course, 0),
     MEMBER(begun, T_BOOL, course, 0),         MEMBER(looks, T_BOOL, course, 0),
     MEMBER(ordinary, T_BOOL, course, 0),      MEMBER(modules, T_OBJECT, course, 0),
     MEMBER(told, T_BOOL, course, 0),          MEMBER(paused, T_BOOL, course, 0),
@@ -172,7 +153,7 @@ static PyMemberDef course_members[] = {
 };
 
 static PyMemberDef leaf_members[] = {
-    MEMBER(parameter, T_OBJECT, leaf, READONLY), MEMBER(additions, T_OBJECT, leaf, READONLY),
+    MEMBER(parameter, T_OBJECT, leaf, READONLY), MEMBER(added, T_OBJECT, leaf, READONLY),
     MEMBER(mark, T_OBJECT, leaf, 0),             MEMBER(count, T_PYSSIZET, leaf, 0),
     MEMBER(reached, T_PYSSIZET, leaf, 0),        MEMBER(steps_then, T_PYSSIZET, leaf, 0),
     MEMBER(discarded, T_PYSSIZET, leaf, 0),      MEMBER(written, T_PYSSIZET, leaf, 0),
@@ -181,8 +162,8 @@ static PyMemberDef leaf_members[] = {
 };
 
 static PyType_Slot course_slots[] = {
-    {Py_tp_traverse, course_traverse}, {Py_tp_clear, course_clear}, {Py_tp_dealloc, course_dealloc},
-    {Py_tp_members, course_members},   {0, NULL},
+    {Py_tp_new, course_new},         {Py_tp_traverse, course_traverse}, {Py_tp_clear, course_clear},
+    {Py_tp_dealloc, course_dealloc}, {Py_tp_members, course_members},   {0, NULL},
 };
 static PyType_Spec course_spec = {
     "learnscope.native.Course", sizeof(course), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, course_slots};
@@ -206,32 +187,29 @@ static leaf *leaf_at(PyObject *leaves, Py_ssize_t index) {
 }
 
 /* Where an inference tensor counts no writes, Python goes on. */
-static PyObject *left_to_python(void) {
-    if (!PyErr_ExceptionMatches(PyExc_RuntimeError)) return NULL;
+static int left_to_python(void) {
+    if (!PyErr_ExceptionMatches(PyExc_RuntimeError)) return -1;
     PyErr_Clear();
-    Py_RETURN_FALSE;
+    return 0;
 }
 
-/* leaves_ordinary(leaves) */
-PyObject *leaves_ordinary(PyObject *module, PyObject *const *args, Py_ssize_t given) {
-    (void)module;
-    if (given != 1 || !PyList_Check(args[0])) return PyErr_Format(PyExc_TypeError, "leaves_ordinary takes a list");
-    Py_ssize_t count = PyList_Size(args[0]);
+int all_ordinary(PyObject *leaves) {
+    Py_ssize_t count = PyList_Size(leaves);
     for (Py_ssize_t index = 0; index < count; index++) {
-        leaf *self = leaf_at(args[0], index);
-        if (!self) return NULL;
-        if (!self->reached || self->stale) Py_RETURN_FALSE;
+        leaf *self = leaf_at(leaves, index);
+        if (!self) return -1;
+        if (!self->reached || self->stale) return 0;
         PyObject *present = gradient_of(self);
-        if (!present) return NULL;
+        if (!present) return -1;
         int there = present != Py_None;
         Py_DECREF(present);
-        if (!there) Py_RETURN_FALSE;
+        if (!there) return 0;
         if (self->written < 0) continue;
         Py_ssize_t writes = writes_of(self->parameter);
         if (writes < 0 && PyErr_Occurred()) return left_to_python();
-        if (writes != self->written) Py_RETURN_FALSE;
+        if (writes != self->written) return 0;
     }
-    return PyBool_FromLong(count > 0);
+    return count > 0;
 }
 
 /* The gradient as it stands after a step, (weak reference, writes); NULL with an exception, or if there is none. */
@@ -243,24 +221,12 @@ static PyObject *mark_of(PyObject *gradient) {
     return mark;
 }
 
-/* What has come by a leaf is of the past. */
-static int forget_additions(leaf *self) {
-    PyObject *counter = PyObject_GetAttr(self->additions, left), *now = counter ? PyObject_CallObject(counter, NULL) : NULL;
-    int failed = !now || PyObject_SetAttr(self->additions, start, now);
-    Py_XDECREF(counter);
-    Py_XDECREF(now);
-    return failed ? -1 : 0;
-}
-
-/* leaves_stepped(leaves) */
-PyObject *leaves_stepped(PyObject *module, PyObject *const *args, Py_ssize_t given) {
-    (void)module;
-    if (given != 1 || !PyList_Check(args[0])) return PyErr_Format(PyExc_TypeError, "leaves_stepped takes a list");
-    Py_ssize_t count = PyList_Size(args[0]);
+int all_stepped(PyObject *leaves) {
+    Py_ssize_t count = PyList_Size(leaves);
     for (Py_ssize_t index = 0; index < count; index++) {
-        leaf *self = leaf_at(args[0], index);
+        leaf *self = leaf_at(leaves, index);
         PyObject *gradient = self ? gradient_of(self) : NULL;
-        if (!gradient) return NULL;
+        if (!gradient) return -1;
         int there = gradient != Py_None;
         PyObject *mark = there ? mark_of(gradient) : NULL;
         Py_DECREF(gradient);
@@ -273,19 +239,115 @@ PyObject *leaves_stepped(PyObject *module, PyObject *const *args, Py_ssize_t giv
         self->written = writes;
         self->used = there != 0;
         self->stale = self->nonzero = 0;
-        self->reached = 0;
-        if (forget_additions(self)) return NULL;
+        self->reached = self->added->number = 0;
     }
-    Py_RETURN_TRUE;
+    return 1;
 }
+
+Py_ssize_t taken_counts(PyObject *leaves) {
+    Py_ssize_t most = 0;
+    for (Py_ssize_t index = 0; index < PyList_Size(leaves); index++) {
+        leaf *self = leaf_at(leaves, index);
+        if (!self) return -1;
+        if (self->count > most) most = self->count;
+        self->count = 0;
+    }
+    return most;
+}
+
+Py_ssize_t taken_numbers(PyObject *arrivals) {
+    Py_ssize_t most = 0;
+    for (Py_ssize_t index = 0; index < PyList_Size(arrivals); index++) {
+        PyObject *object = PyList_GetItem(arrivals, index);
+        if (!object || Py_TYPE(object) != additions_type) {
+            PyErr_SetString(PyExc_TypeError, "a list of additions is needed");
+            return -1;
+        }
+        additions *each = (additions *)object;
+        if (each->number > most) most = each->number;
+        each->number = 0;
+    }
+    return most;
+}
+
+static PyObject *answered(const char *name, int (*question)(PyObject *), PyObject *const *args, Py_ssize_t given) {
+    if (given != 1 || !PyList_Check(args[0])) return PyErr_Format(PyExc_TypeError, "%s takes a list", name);
+    int answer = question(args[0]);
+    return answer < 0 ? NULL : PyBool_FromLong(answer);
+}
+
+/* leaves_ordinary(leaves) */
+PyObject *leaves_ordinary(PyObject *module, PyObject *const *args, Py_ssize_t given) {
+    (void)module;
+    return answered("leaves_ordinary", all_ordinary, args, given);
+}
+
+/* leaves_stepped(leaves) */
+PyObject *leaves_stepped(PyObject *module, PyObject *const *args, Py_ssize_t given) {
+    (void)module;
+    return answered("leaves_stepped", all_stepped, args, given);
+}
+
+/* Of a type that holds nothing. */
+static void plain_dealloc(PyObject *object) { released(object); }
+
+static PyObject *plain_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
+    (void)args, (void)kwargs;
+    return allocated(type);
+}
+
+static PyObject *additions_call(PyObject *object, PyObject *args, PyObject *kwargs) {
+    (void)args, (void)kwargs;
+    ((additions *)object)->number++;
+    Py_RETURN_NONE;
+}
+
+static PyObject *optimizers_begins(PyObject *object, PyObject *const *args, Py_ssize_t given) {
+    (void)args, (void)given;
+    ((optimizers *)object)->inside = 1;
+    Py_RETURN_NONE;
+}
+
+static PyObject *optimizers_stepped(PyObject *object, PyObject *const *args, Py_ssize_t given) {
+    (void)args, (void)given;
+    ((optimizers *)object)->inside = 0;
+    ((optimizers *)object)->steps++;
+    Py_RETURN_NONE;
+}
+
+static PyMemberDef additions_members[] = {MEMBER(number, T_PYSSIZET, additions, 0), {NULL, 0, 0, 0, NULL}};
+static PyMemberDef optimizers_members[] = {
+    MEMBER(steps, T_PYSSIZET, optimizers, 0), MEMBER(inside, T_BOOL, optimizers, 0), {NULL, 0, 0, 0, NULL}};
+static PyMethodDef optimizers_methods[] = {
+    {"begins", (PyCFunction)(void (*)(void))optimizers_begins, METH_FASTCALL, NULL},
+    {"stepped", (PyCFunction)(void (*)(void))optimizers_stepped, METH_FASTCALL, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot additions_slots[] = {
+    {Py_tp_new, plain_new},         {Py_tp_dealloc, plain_dealloc}, {Py_tp_call, additions_call},
+    {Py_tp_members, additions_members}, {0, NULL},
+};
+static PyType_Spec additions_spec = {
+    "learnscope.native.Additions", sizeof(additions), 0, Py_TPFLAGS_DEFAULT, additions_slots};
+static PyType_Slot optimizers_slots[] = {
+    {Py_tp_new, plain_new},         {Py_tp_dealloc, plain_dealloc}, {Py_tp_methods, optimizers_methods},
+    {Py_tp_members, optimizers_members}, {0, NULL},
+};
+static PyType_Spec optimizers_spec = {
+    "learnscope.native.Optimizers", sizeof(optimizers), 0, Py_TPFLAGS_DEFAULT, optimizers_slots};
 
 /* Makes the types of a module that is being imported. */
 int add_leaves(PyObject *module) {
     grad = PyUnicode_InternFromString("grad"), version = PyUnicode_InternFromString("_version");
-    left = PyUnicode_InternFromString("left"), start = PyUnicode_InternFromString("start");
     training = PyUnicode_InternFromString("training");
+    additions_type = (PyTypeObject *)PyType_FromSpec(&additions_spec);
+    optimizers_type = (PyTypeObject *)PyType_FromSpec(&optimizers_spec);
     course_type = (PyTypeObject *)PyType_FromSpec(&course_spec), leaf_type = (PyTypeObject *)PyType_FromSpec(&leaf_spec);
-    if (!grad || !version || !left || !start || !training || !course_type || !leaf_type) return -1;
+    if (!grad || !version || !training || !additions_type || !optimizers_type || !course_type || !leaf_type) return -1;
+    if (PyModule_AddObjectRef(module, "Additions", (PyObject *)additions_type)) return -1;
+    if (PyModule_AddObjectRef(module, "Optimizers", (PyObject *)optimizers_type)) return -1;
     if (PyModule_AddObjectRef(module, "Course", (PyObject *)course_type)) return -1;
-    return PyModule_AddObjectRef(module, "Leaf", (PyObject *)leaf_type);
+    if (PyModule_AddObjectRef(module, "Leaf", (PyObject *)leaf_type)) return -1;
+    return add_quiet(module);
 }

@@ -2,7 +2,7 @@
 
 The same sources are compiled for every processor, for those with AVX2 and for those with AVX-512, under three names. */
 
-#include "kernels.h"
+#include "leaves.h"
 
 #ifndef MODULE
 #define MODULE _kernels

@@ -21,12 +21,16 @@ from learnscope.session.steps.due import DueSteps
 from learnscope.session.steps.ends import StepEnds
 from learnscope.session.steps.fed import FedProbes, collects_until_epoch
 from learnscope.session.steps.feed import Feed, own_numbers
+from learnscope.session.steps.leaves import have_stepped
 from learnscope.session.steps.listening import Listening
+from learnscope.session.steps.quiet import PlainQuiet, Quiet
 from learnscope.session.subject import snapshot_key, take_snapshots
 from learnscope.session.unfired import unmeasured_end
 
 REFRESH = 50
 """Every so many steps the model's parameters are read anew: they may be other objects by then."""
+LOOKS_APART = 1.0
+"""The most seconds between two looks at what waits to be written, at quiet steps."""
 NO_STEPS = (
     "the loop had backward passes and no step, so nothing of its steps was recorded: pass the optimizer, "
     "ls.watch(model, optimizer), or call w.step() after each step"
@@ -41,7 +45,7 @@ class Loop:
 
     def __init__(self, engine: Engine, *, steps: int, epoch: int, clock: Optimizer | None) -> None:
         self.engine, self.subject = engine, engine.subject
-        self.steps = self.first_step = steps
+        self._steps = self.first_step = steps
         self.epoch = epoch
         self.skipped_steps = 0
         self.passes = 1
@@ -50,7 +54,8 @@ class Loop:
         """Whether somebody may ask for the ids of the last steps' examples: where no loss is known, nobody does."""
         self._fed = FedProbes(engine)
         self._fed.epoch = epoch
-        self.feed = Feed(engine.safely(self._fed.complete), self._fed.note)
+        waits = engine.write_every > 1 and engine.write_seconds > 0
+        self.feed = Feed(engine.safely(self._fed.complete), self._fed.note, lag=int(waits))
         self.sizes: list[float] = []
         self._before: Sequence[Bound] = ()
         self._after: Sequence[Bound] = ()
@@ -58,24 +63,39 @@ class Loop:
         self._times_out_of_turn = 0
         self._of_one_rank = is_one_of_several()
         counts = any("calls" in bound.probe.needs for bound in engine.bound)
+        self._counts = counts
         self._backwards = Backwards(self.subject, engine.failed, follow=counts)
+        self._quiet = self._made_quiet()
         self._listening = Listening(engine)
         self._due = DueSteps(engine)
         self._seen_at_last_step = 0
         """What was seen of backward passes, since the last training step, before an optimizer last stepped."""
         self._seen_when_opened = 0
         self._micro_batches: MicroBatches | None = None
-        self._calls = Calls(self.subject, self._backwards, counts=counts)
-        self._attempts = Attempts(engine, self._backwards, self._calls, self.feed, self.moment)
+        self._calls = Calls(self.subject, self._backwards, self._quiet, counts=counts)
+        self._attempts = Attempts(engine, self._backwards, self._calls, self._quiet, self.feed, self.moment)
         if counts:
             self._backwards.on_reach = self._calls.reached
-        self._ends = StepEnds(engine, self, *((self._calls, self._attempts) if counts else ()))
+        self._ends = StepEnds(
+            engine, self, self._calls if counts else None, self._attempts if counts else None, self._quiet
+        )
         self._ends.attach(self.subject.optimizers, clock)
 
     def start(self, passes: int = 1) -> None:
         """Fire the probes with at="once", and plan the first step; `passes` is the backward passes of a step."""
         self._fire(self.engine.due("once", 1), self.moment("once"))
         self._plan_step(passes)
+
+    @property
+    def steps(self) -> int:
+        """Training steps that have ended."""
+        if self._quiet.pending:
+            self._catch_up()
+        return self._steps
+
+    @steps.setter
+    def steps(self, steps: int) -> None:
+        self._steps = steps
 
     @property
     def steps_taken(self) -> int:
@@ -93,6 +113,11 @@ class Loop:
         self._names_rows = True
         if self._attempts.late is not None and self._attempts.takes(logged):
             return
+        if self._ends.single:
+            seen = self._backwards.course.seen if self._counts else self._backwards.seen
+            if self.feed.queue(self._steps + self._quiet.pending, seen > 0, logged):
+                return
+            self.feed.queues_until = self._queues_until()
         if not self._ends.single and self._ends.half_taken:
             self.hand_over(logged=logged)
             return
@@ -114,6 +139,11 @@ class Loop:
             self.engine.budget.add(bound.label, time.perf_counter() - started)
         return taken
 
+    def _queues_until(self) -> int:
+        """The last step whose numbers may wait to be noted with others."""
+        waits = self.feed.lag and self._fed.notes and not self.engine.inherited
+        return self.engine.full_at(self.steps + 1) - 1 if waits else -1
+
     def name_rows(self, ids: Any) -> None:
         """Keep the ids of a batch's examples."""
         self.feed.add_rows(self.steps, self.first_step, self._backwards.seen > 0, ids)
@@ -124,6 +154,8 @@ class Loop:
 
     def settle(self) -> None:
         """Nothing more will come of the training step that is open."""
+        if self._quiet.pending:
+            self._catch_up()
         self._ends.settle()
 
     def moment(self, phase: str, step: int | None = None, **details: Any) -> Moment:
@@ -182,6 +214,53 @@ class Loop:
             self.sizes.clear()
         if passes > 1 and self._micro_batch_users():
             self._meter = MicroBatchMeter(self.subject.parameters, of_one_rank=self._of_one_rank)
+        quiet = self._quiet
+        quiet.number = self.subject.calls.steps
+        # the last of the coming steps at which the parameters are not read anew, and before one is due
+        refreshed = self.steps + REFRESH - (self.steps - self.first_step) % REFRESH
+        quiet.room = min(self._due.next, refreshed) - 1 - self.steps
+        quiet.quiet = quiet.room > 0 and self._is_quiet()
+
+    def _is_quiet(self) -> bool:
+        """Whether the coming step has only to be counted."""
+        busy = self._before or self._after or self._backwards.has_order or self._meter is not None
+        if busy or not (self._listening.idle and self._ends.is_settled and self.listens):
+            return False
+        return not self._counts or self._calls.may_be_quiet(self.subject.optimizers[0])
+
+    def _made_quiet(self) -> PlainQuiet:
+        quiet = Quiet(
+            self._backwards.course, self._backwards.leaves, self._backwards.arrivals, self._counts, have_stepped
+        )
+        quiet.look = self.engine.safely(self._look)
+        self.engine.gather = self.feed.drain
+        return quiet
+
+    def _catch_up(self) -> None:
+        """Count the quiet steps that have ended meanwhile."""
+        quiet, feed = self._quiet, self.feed
+        steps, passes, quiet.pending, quiet.passes = quiet.pending, quiet.passes, 0, 0
+        self._steps += steps
+        self.passes = quiet.last
+        if self._counts:
+            self._calls.quiet_steps_ended(steps, passes)
+        else:
+            self._backwards.note_passes(passes)
+        if feed.step is not None and feed.step < self._steps - feed.lag:
+            feed.flush()
+        if self.sizes:
+            self.sizes.clear()
+
+    def _look(self) -> None:
+        """Between two quiet steps, where somebody cannot wait, time has passed, or another step comes."""
+        if self._quiet.pending:
+            self._catch_up()
+        self.feed.drain()
+        self._quiet.looked = now = time.time()
+        self.engine.write_in_time(now)
+        self._quiet.apart = min(self.engine.look_at(now) - now, LOOKS_APART)
+        if self._quiet.room <= 0:
+            self._plan_step(self.passes)
 
     def looks_at_step(self) -> bool:
         return True

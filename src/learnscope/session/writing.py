@@ -50,6 +50,8 @@ class Writer:
         self.writing = False
         self.after_writing: Callable[[], object] | None = None
         """What a signal had to put off until the records that were being written are there."""
+        self.gather: Callable[[], object] | None = None
+        """What hands over the numbers that wait elsewhere, before records are written."""
         self.attempt = 0
         self.last_step = 0
         self._there_before = backend.lines_written
@@ -97,6 +99,15 @@ class Writer:
         """Whether what waits is of so many steps that it has to be written."""
         return step - self._first_waiting >= self.write_every - 1
 
+    def full_at(self, step: int) -> int:
+        """The step whose records have to be written at once, if those of `step` wait."""
+        return (self._first_waiting if self._waiting else step) + self.write_every - 1
+
+    def look_at(self, now: float) -> float:
+        """When what waits has to be written, as `write_in_time` has just been called."""
+        due = self._last_write + self.write_seconds
+        return due if self._waiting and due > now else now + self.write_seconds
+
     def append(self, record: Record) -> None:
         """Pass a record to the run, where it waits to be written, and to the sinks."""
         self.append_line(record.to_json(), record.step - (record.phase == SKIPPED))
@@ -143,6 +154,8 @@ class Writer:
         """Write the records that wait; those that cannot be written are counted, and training goes on."""
         if self.inherited:
             return
+        if self.gather is not None:
+            self.gather()
         self._last_write = time.time()
         # many objects are made here and gone at its end: enough, else, for a collection of all that the process holds
         with self.uninterrupted(), no_collection():

@@ -22,6 +22,7 @@ from learnscope.session.steps.backwards import Backwards
 from learnscope.session.steps.calls import Calls
 from learnscope.session.steps.feed import Feed, as_number
 from learnscope.session.steps.optimizers import unwrapped
+from learnscope.session.steps.quiet import PlainQuiet
 
 IN_A_ROW, IN_ALL = 20, 200
 """Attempts that are recorded one by one; more are counted."""
@@ -37,10 +38,11 @@ class Attempts:
     """
 
     def __init__(
-        self, engine: Engine, backwards: Backwards, calls: Calls, feed: Feed, moment: Callable[..., Moment]
+        self, engine: Engine, backwards: Backwards, calls: Calls, quiet: PlainQuiet, feed: Feed,
+        moment: Callable[..., Moment],
     ) -> None:  # fmt: skip
         self._engine, self._subject, self._backwards, self._calls = engine, engine.subject, backwards, calls
-        self._feed, self._moment = feed, moment
+        self._feed, self._moment, self._quiet = feed, moment, quiet
         self._open: LostStep | None = None
         self.late: LostStep | None = None
         """An attempt that was skipped just now: what is logged until the next backward is of it."""
@@ -88,7 +90,7 @@ class Attempts:
         if self._calls.waiting:
             self._see("loss", f"the loss was {loss}")
         elif self._feed.ahead:  # else it is of the step that was just taken
-            self._expects = True
+            self._expects = self._quiet.eventful = True
             self._calls.tell_reached(self.reached)
 
     def reached(self) -> None:
@@ -163,6 +165,7 @@ class Attempts:
             return
         step, number = self._step, self._in_a_row + 1
         self._open = lost = LostStep(cause, why, number)
+        self._quiet.eventful = True
         logged = self._feed.logged_for(step)
         self._taken = {name: len(values) for name, values in logged.items()}
         self._rows_taken = self._feed.rows.batches(step)

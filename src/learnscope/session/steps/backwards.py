@@ -14,7 +14,8 @@ from torch.optim import Optimizer
 
 from learnscope.core.handed import MicroBatches
 from learnscope.core.subject import Subject
-from learnscope.session.steps.leaves import Additions, Course, Leaf, PlainLeaf
+from learnscope.session.steps.leaves import Additions, Course, Leaf, Optimizers, PlainAdditions, PlainLeaf
+from learnscope.session.steps.quiet import taken_passes
 from learnscope.tensor.gradients.gradient import sum_squares
 
 WATCHED = 4
@@ -36,15 +37,15 @@ class Backwards:
         chosen = list(dict.fromkeys([*spread, *needed]))
         self.on_reach: Callable[[PlainLeaf, Tensor], object] | None = None
         """Called with a leaf and what a backward is about to add to its gradient, unless that is as at most steps."""
-        self.course, self._failed = Course(), failed
+        self.course, self._failed = Course(Optimizers()), failed
         self.leaves = [Leaf(p, Additions(), self.course, self._reach) for p in chosen if follow]
         """The parameters that have a hook, where it is asked what backward passes bring."""
         self._handles: list[Any] = []
         for leaf in self.leaves:
             hook: Any = leaf
             self._handles += [leaf.parameter.register_hook(hook)]
-            self._handles += [leaf.parameter.register_post_accumulate_grad_hook(leaf.additions.hook)]
-        self._arrivals: list[Additions] = []
+            self._handles += [leaf.parameter.register_post_accumulate_grad_hook(leaf.added)]
+        self.arrivals: list[PlainAdditions] = []
         """Of parameters where backward passes are counted alone."""
         self._spare: Sequence[nn.Parameter] = ()
         """Those that are counted too once a step comes without a backward that was seen."""
@@ -63,34 +64,31 @@ class Backwards:
     def seen(self) -> int:
         """Grows with every backward since the last step, also with one that reaches a part of the model only."""
         seen = self.course.seen
-        for each in self._arrivals:
+        for each in self.arrivals:
             seen += each.number
         return seen
 
     @property
     def passes(self) -> int:
-        return max([*(leaf.count for leaf in self.leaves), *(each.number for each in self._arrivals)], default=0)
+        return max([*(leaf.count for leaf in self.leaves), *(each.number for each in self.arrivals)], default=0)
 
     def take_passes(self) -> int:
         """The passes of a step that has ended; those of the next are counted from now on."""
-        if self._arrivals:
-            passes = 0
-            for each in self._arrivals:  # as `passes`, with fewer calls at every step
-                left = each.left()
-                passes, each.start = max(passes, each.start - left), left
-            if not passes and self._spare:
-                self._count_at([p for p in self._spare if p.requires_grad])
-                self._spare = ()
-            return passes
-        passes = self.course.seen = 0
-        for leaf in self.leaves:
-            passes, leaf.count = max(passes, leaf.count), 0
+        self.course.seen = 0
+        passes = taken_passes(self.leaves, self.arrivals)
+        self.note_passes(passes)
         return passes
+
+    def note_passes(self, passes: int) -> None:
+        """Those of one or more steps that have ended."""
+        if not passes and self._spare:
+            self._count_at([p for p in self._spare if p.requires_grad])
+            self._spare = ()
 
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Backward passes of probes are not the loop's."""
-        course, counted = self.course, [*(leaf.additions for leaf in self.leaves), *self._arrivals]
+        course, counted = self.course, [*(leaf.added for leaf in self.leaves), *self.arrivals]
         counts, seen = [leaf.count for leaf in self.leaves], course.seen
         added, before = [each.number for each in counted], course.paused
         course.paused = True
@@ -101,7 +99,7 @@ class Backwards:
             for leaf, count in zip(self.leaves, counts, strict=True):
                 leaf.count = count
             for each, number in zip(counted, added, strict=True):
-                each.forget(number)
+                each.number = number
 
     def take_order(self) -> list[str]:
         """The names in the order of the backward, the first time; after that an empty list."""
@@ -118,8 +116,9 @@ class Backwards:
 
     def _count_at(self, parameters: Sequence[nn.Parameter]) -> None:
         for parameter in parameters:
-            self._arrivals.append(arrivals := Additions())
-            self._handles.append(parameter.register_hook(arrivals.hook))
+            self.arrivals.append(arrivals := Additions())
+            hook: Any = arrivals
+            self._handles.append(parameter.register_hook(hook))
 
     def _reach(self, leaf: PlainLeaf, gradient: Tensor) -> None:
         if self.on_reach is not None:

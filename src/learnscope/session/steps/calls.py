@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
-from weakref import ref
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -34,6 +33,7 @@ from learnscope.session.steps.leaves import (
 )
 from learnscope.session.steps.modes import Modes, watch_evaluations
 from learnscope.session.steps.optimizers import untraced
+from learnscope.session.steps.quiet import PlainQuiet
 from learnscope.session.telling.listeners import until_gone
 
 
@@ -46,9 +46,10 @@ class Calls:
     hook, and only steps and backward passes are counted.
     """
 
-    def __init__(self, subject: Subject, backwards: Backwards, *, counts: bool) -> None:
+    def __init__(self, subject: Subject, backwards: Backwards, quiet: PlainQuiet, *, counts: bool) -> None:
         self._subject, self._counts = subject, subject.calls
         self._leaves, self._course = backwards.leaves, backwards.course
+        self._any, self._quiet = backwards.course.any, quiet
         self._discards = False
         """Whether a leaf has backward passes whose gradient was cleared, since the last training step."""
         self._modes = Modes(subject.model)
@@ -65,8 +66,6 @@ class Calls:
         self.on_discard: Callable[[], object] | None = None
         """Called when a backward finds the gradients of an earlier one cleared, and no step has used them."""
         self._on_reach: Callable[[], object] | None = None
-        self._inside = False
-        """Whether an optimizer is stepping: one that searches calls a closure as often as it likes."""
         self._ends: list[Callable[[], object]] = []
         if counts:
             self._listen()
@@ -74,19 +73,9 @@ class Calls:
     def _listen(self) -> None:
         stop = watch_evaluations(self._subject.model, self._evaluated)
         self._counts.evaluated = stop is not None
-        held = ref(self)  # these hooks are the process's own
-
-        def any_begins(_optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
-            if (own := held()) is not None:
-                own._inside = True
-
-        def any_stepped(_optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
-            if (own := held()) is not None:
-                own._inside = False
-                own._course.any_steps += 1
-
-        before = register_optimizer_step_pre_hook(untraced(any_begins))
-        after = register_optimizer_step_post_hook(untraced(any_stepped))
+        # these hooks are the process's own, and hold nothing of this session
+        before = register_optimizer_step_pre_hook(untraced(self._any.begins))
+        after = register_optimizer_step_post_hook(untraced(self._any.stepped))
         schedules.listeners.add(self._scheduled)
         self._ends = [until_gone(self, each.remove) for each in (before, after)] + ([] if stop is None else [stop])
 
@@ -106,7 +95,7 @@ class Calls:
 
     @property
     def any_steps(self) -> int:
-        return self._course.any_steps
+        return self._any.steps
 
     @property
     def waiting(self) -> int:
@@ -119,9 +108,9 @@ class Calls:
         """A backward is about to add to the gradient of a watched parameter."""
         course = self._course
         if not course.begun:
-            course.begun, course.looks = True, due(self._counts.steps + 1)
+            course.begun, course.looks = True, due(self._quiet.number + 1)
             if not all_train(course.modules):
-                self._flags.add("eval_mode_steps")
+                self._flag("eval_mode_steps")
         present = leaf.parameter.grad
         if present is None or self._was_cleared(leaf, present):
             if leaf.reached:  # hardly ever: a step has used what came before
@@ -131,7 +120,7 @@ class Calls:
             leaf.stale = True
         leaf.used = False
         leaf.reached += 1
-        leaf.steps_then = course.any_steps
+        leaf.steps_then = self._any.steps
         leaf.mark = None if present is None else marked(present, writes=1)  # as the backward will leave it
         if course.looks:
             leaf.nonzero = leaf.nonzero or not is_zero(gradient)
@@ -140,7 +129,7 @@ class Calls:
 
     def _cleared(self, leaf: PlainLeaf) -> None:
         """The gradient of a watched parameter is not what earlier backward passes have made of it."""
-        if added(leaf) and leaf.steps_then == self.any_steps and not self._inside:
+        if added(leaf) and leaf.steps_then == self.any_steps and not self._any.inside:
             self._discard(leaf)
             if self.on_discard is not None:
                 self.on_discard()
@@ -148,7 +137,7 @@ class Calls:
 
     def _discard(self, leaf: PlainLeaf) -> None:
         leaf.discarded += added(leaf)
-        self._discards = True
+        self._discards = self._quiet.eventful = True
 
     def _was_cleared(self, leaf: PlainLeaf, present: Tensor) -> bool:
         if leaf.mark is None:  # made by a backward of this step, and nothing is known of it
@@ -167,21 +156,21 @@ class Calls:
             return
         # a loop's own step is a write like any other; an inference tensor counts none
         if any(0 <= leaf.written != writes(leaf.parameter) for leaf in held):
-            self._flags.add("weights_written")
+            self._flag("weights_written")
         reached = [leaf for leaf in held if leaf.reached]
         if held and not reached:
             if self._is_without_backward(optimizer):
-                self._flags.add("steps_without_backward")
+                self._flag("steps_without_backward")
             return
         present = [leaf for leaf in reached if leaf.parameter.grad is not None]
         stale = [leaf for leaf in present if leaf.stale]
         # of a loop's own step, it is not known which gradients it uses
         if stale and (optimizer is not None or len(stale) == len(present)):
-            self._flags.add("uncleared_steps")
+            self._flag("uncleared_steps")
         if present and looks:
             self._clears_early = self._are_zeroed(present) and any(leaf.nonzero for leaf in reached)
         if reached and (self._clears_early or not present):
-            self._flags.add("cleared_steps")
+            self._flag("cleared_steps")
 
     @staticmethod
     def _are_zeroed(leaves: Sequence[PlainLeaf]) -> bool:
@@ -201,7 +190,7 @@ class Calls:
         held = self._held(optimizer)
         have_stepped(held)
         if optimizer is None:
-            self._course.any_steps += 1
+            self._any.steps += 1
             for leaf in held:  # what the loop writes itself is no write beside an optimizer's step
                 leaf.written = -1
         if self._doubtful and id(optimizer) in self._doubtful:
@@ -228,11 +217,34 @@ class Calls:
             if self._flags:
                 self._count_flags()
             if counts.has_schedule:
-                counts.schedule[max(self._stepped_schedules.values(), default=0)] += 1
-                self._stepped_schedules.clear()
+                self._count_schedules()
+            self._quiet.eventful = False
         if self._flags:
             self._flags.clear()
+        self._quiet.number = counts.steps
         self._course.begun, self._course.ordinary = False, not due(counts.steps + 1)
+
+    def quiet_steps_ended(self, steps: int, passes: int) -> None:
+        """So many steps have ended of which there is nothing to be said but how many backward passes they had."""
+        counts = self._counts
+        counts.steps += steps
+        counts.backwards += passes
+        if counts.has_schedule:  # what was stepped since is of the first
+            self._count_schedules()
+            counts.schedule[0] += steps - 1
+
+    def may_be_quiet(self, optimizer: Optimizer) -> bool:
+        """Whether this optimizer holds all that is followed, and nothing needs a closer look at its next step."""
+        doubtful = self._clears_early or bool(self._doubtful)
+        return not doubtful and len(self._held(optimizer)) == len(self._leaves) > 0
+
+    def _flag(self, flag: str) -> None:
+        self._flags.add(flag)
+        self._quiet.eventful = True
+
+    def _count_schedules(self) -> None:
+        self._counts.schedule[max(self._stepped_schedules.values(), default=0)] += 1
+        self._stepped_schedules.clear()
 
     def _count_flags(self) -> None:
         counts = self._counts
@@ -262,6 +274,8 @@ class Calls:
 
     def _scheduled(self, schedule: Any) -> None:
         if any(schedule.optimizer is each for each in self._subject.optimizers):
+            if self._quiet.pending and self._quiet.look is not None:
+                self._quiet.look()  # those steps were before it
             self._counts.has_schedule = True
             self._stepped_schedules[id(schedule)] += 1
 

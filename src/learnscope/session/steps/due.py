@@ -17,12 +17,13 @@ class DueSteps:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._asked, self._next, self._known = 0, 0, -1
+        self._asked, self.next, self._known = 0, 0, -1
+        """`next`: the first step after the one asked for at which a probe may be due, of those there are."""
 
     def at(self, step: int) -> Due:
         """The probes that are due before this step and after it, and granted by the budget."""
         bound = self._engine.bound
-        if self._asked < step < self._next and len(bound) == self._known:  # a step that was skipped comes again
+        if self._asked < step < self.next and len(bound) == self._known:  # a step that was skipped comes again
             return NOTHING
         # those that are fed are due when the loop hands something over
         schedules = [
@@ -30,5 +31,5 @@ class DueSteps:
             if each.probe.at in ("before_step", "after_step") and not each.probe.needs & FED
         ]  # fmt: skip
         self._asked, self._known = step, len(bound)
-        self._next = min((next_due(every, step) for every in schedules), default=step + 1)
+        self.next = min((next_due(every, step) for every in schedules), default=step + 1)
         return self._engine.due("before_step", step), self._engine.due("after_step", step)

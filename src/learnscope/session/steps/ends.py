@@ -18,6 +18,7 @@ from learnscope.session.steps import clipping
 from learnscope.session.steps.attempts import Attempts
 from learnscope.session.steps.calls import Calls
 from learnscope.session.steps.optimizers import untraced
+from learnscope.session.steps.quiet import PlainQuiet
 from learnscope.session.steps.readings import Readings
 from learnscope.session.steps.turns import Turns
 from learnscope.session.telling.listeners import remove_gone, remove_later
@@ -32,13 +33,14 @@ class StepEnds:
     """
 
     def __init__(
-        self, engine: Engine, owner: Owner, calls: Calls | None = None, attempts: Attempts | None = None
+        self, engine: Engine, owner: Owner, calls: Calls | None = None, attempts: Attempts | None = None,
+        quiet: PlainQuiet | None = None,
     ) -> None:  # fmt: skip
         remove_gone()
         self.skipped = False
         """Whether the step does nothing, as a GradScaler has found gradients that are not finite."""
         self._engine, self._subject, self._owner = engine, engine.subject, owner
-        self._calls, self._attempts = calls, attempts
+        self._calls, self._attempts, self._quiet = calls, attempts, quiet
         self._comes, self._went = engine.safely(self._on_coming), engine.safely(self._on_going)
         self._reader = clipping.GradientReader(engine.subject)
         self._readings = Readings(engine.subject, self._reader)
@@ -73,10 +75,22 @@ class StepEnds:
         self._readings.follow(followed, clock)
         if not followed:
             return
-        before, after = untraced(self._before), untraced(self._after)
+        before, after = self._hooks()
         for optimizer in followed:
             self._handles.append(optimizer.register_step_pre_hook(before))
             self._handles.append(optimizer.register_step_post_hook(after))
+
+    def _hooks(self) -> tuple[Callable[..., Any], Callable[..., Any]]:
+        before, after = untraced(self._before), untraced(self._after)
+        if self._quiet is None:
+            return before, after
+        self._quiet.slow_before, self._quiet.slow_after = before, after
+        return untraced(self._quiet.before), untraced(self._quiet.after)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether one optimizer is followed, no other is looked for, and no step is open."""
+        return self.single and self._search is None and not self._open and not self._reader.rows
 
     def find_optimizers(self) -> None:
         """Follow the optimizers that step parameters of the model. Those that have not by the first step never will."""
@@ -118,6 +132,8 @@ class StepEnds:
     def leave(self) -> None:
         """Nobody is to be told any more. Optimizers may be going through their hooks, so these are removed later."""
         self._owner = Nobody()
+        if self._quiet is not None:
+            self._quiet.quiet = False
         clipping.listeners.remove(self._clip)
         for handle in [*self._handles, *([] if self._search is None else [self._search])]:
             remove_later(handle.remove)
@@ -149,6 +165,10 @@ class StepEnds:
         return None if clipped is None else self._engine.safely(clipped)
 
     def _before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
+        if self._quiet is not None:
+            if self._quiet.pending and self._quiet.look is not None:
+                self._quiet.look()
+            self._quiet.quiet = False  # until this step has ended
         if not self.single:
             self._comes(begins_anew=(begins_anew := self._turns.begins_anew(optimizer)))
             if begins_anew:

@@ -44,7 +44,14 @@ class FedProbes:
             self._look()
         return self._collector
 
-    def note(self, step: int, logged: dict[str, list[Any]]) -> bool:
+    @property
+    def notes(self) -> bool:
+        """Whether numbers that a loop logs are kept by `note`."""
+        if self._known != len(self._engine.bound):
+            self._look()
+        return self._noting is not None and not self._engine.passing.sinks
+
+    def note(self, step: int, logged: dict[str, list[Any]], at: float) -> bool:
         """The loop has handed over nothing but numbers for `step`: True if no more than keeping them is to be done.
 
         The same as firing the probe that records them, for what comes at every step: without a moment, and without a
@@ -62,7 +69,7 @@ class FedProbes:
             bound.fired += 1
             bound.last_step = step
             cost = time.perf_counter() - started
-            engine.keep_noted(Noted(bound, step, self.epoch, time.time(), logged, cost))
+            engine.keep_noted(Noted(bound, step, self.epoch, at, logged, cost))
         except Exception:  # noqa: BLE001  (ours, and not the training's)
             engine.failed("note")
             return False

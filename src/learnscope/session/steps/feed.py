@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
+from math import isfinite
 from typing import Any
 
 from torch import Tensor, strided
@@ -26,12 +28,23 @@ class Feed:
     def __init__(
         self,
         complete: Callable[[int, HandedOver], object],
-        note: Callable[[int, dict[str, list[Any]]], object] = lambda _step, _logged: False,
+        note: Callable[[int, dict[str, list[Any]], float], object] = lambda _step, _logged, _time: False,
+        *,
+        lag: int = 0,
     ) -> None:
         self._complete, self._note = complete, note
-        self._step: int | None = None
+        self.step: int | None = None
+        """The step that something was handed over for."""
+        self.lag = self._lag = lag
+        """For how many steps more numbers may wait: the next ones complete them anyway. Tensors do not."""
         self._ahead: bool | None = None
         self._logged: dict[str, list[Any]] = {}
+        self._time: float | None = 0.0
+        """When `_logged` came, if it may join the queue; None if not, and 0 if there is nothing."""
+        self._queue: list[tuple[int, dict[str, list[Any]], float]] = []
+        """Finite numbers of earlier steps, which are noted together."""
+        self.queues_until = -1
+        """The last step whose numbers may join the queue."""
         self._batch: Any = None
         self._examples: list[Examples] = []
         self._waiting: list[tuple[int, dict[str, Any]]] = []
@@ -46,13 +59,40 @@ class Feed:
         """The same of what was logged, as `own_numbers` gives it."""
         if self._ahead is None or backward_seen or self._ahead:
             step = self._step_of(step, first_step, backward_seen)
-        if self._step is not None and self._step != step:
+        if self.step is not None and self.step != step:
             self.flush()
-        self._step = step
+        self.step, self._time = step, None
         if self._logged:
             self._take(numbers)
         else:  # as `_take`, without a call at every step
             self._logged = {name: [value] for name, value in numbers.items()}
+
+    def queue(self, step: int, backward_seen: bool, logged: Mapping[str, Any]) -> bool:
+        """Take what was logged after `step` steps if it is finite numbers that come alone, as at most steps."""
+        if backward_seen or self._ahead:
+            step += 1
+        if self._ahead is None or step > self.queues_until or step == self.step:
+            return False
+        if self._time is None:
+            self.flush()
+        own = {}
+        for name, value in logged.items():
+            is_number = type(value) is Tensor and value.is_cpu and value.layout is strided and value.numel() == 1
+            number = value.item() if is_number else value
+            if not (isfinite(number) if type(number) is float else type(number) is int):
+                return False
+            own[name] = [number]
+        if self.step is not None:
+            self._queue.append((self.step, self._logged, self._time))
+        self.step, self._logged, self._time, self.lag = step, own, time.time(), self._lag
+        return True
+
+    def drain(self) -> None:
+        """Note what is in the queue."""
+        queue, self._queue = self._queue, []
+        for step, logged, at in queue:
+            if not self._note(step, logged, at):
+                self._complete(step, HandedOver(logged, examples=[]))
 
     def follow_steps(self) -> None:
         """The loop logs after its steps, whatever its first call looks like."""
@@ -98,7 +138,7 @@ class Feed:
 
     def logged_for(self, step: int) -> dict[str, list[Any]]:
         """What was logged for a step that has not been taken."""
-        return self._logged if self._step == step else {}
+        return self._logged if self.step == step else {}
 
     def drop(self, step: int, first: Mapping[str, int] | None) -> None:
         """The step never came: what was logged for it, all or the first few of each name, is not of the next one."""
@@ -109,21 +149,24 @@ class Feed:
 
     def stepped(self, step: int) -> None:
         """A step has ended: what was handed over for an earlier one is complete."""
-        if self._step is not None and self._step < step:
+        if self.step is not None and self.step < step:
             self.flush()
 
     def flush(self) -> None:
-        if self._step is None:
+        if self._queue:
+            self.drain()
+        if self.step is None:
             return
-        step = self._step
+        at, self._time = self._time or time.time(), 0.0
+        step, self.lag = self.step, self._lag
         if not self.rows.kept and not self._examples and self._batch is None:  # numbers alone, as in most loops
-            self._step, logged, self._logged = None, self._logged, {}
-            if not self._note(step, logged):
+            self.step, logged, self._logged = None, self._logged, {}
+            if not self._note(step, logged, at):
                 self._complete(step, HandedOver(logged, examples=[]))
             return
         rows = self._rows_behind(step)
         handed = HandedOver(self._logged, self._batch, self._examples, rows=rows)
-        self._step, self._logged, self._batch, self._examples = None, {}, None, []
+        self.step, self._logged, self._batch, self._examples = None, {}, None, []
         self._complete(step, handed)
 
     def _rows_behind(self, step: int) -> dict[str, list[int | str]]:
@@ -138,11 +181,13 @@ class Feed:
         return {name: rows[:MOST] for name, rows in found.items() if rows}
 
     def _put(self, step: int, content: dict[str, Any]) -> None:
-        if self._step is not None and self._step != step:
+        if self.step is not None and self.step != step:
             self.flush()
-        self._step = step
+        self.step, self._time = step, None
         if "logged" in content:
             self._take(content["logged"])
+        if len(content) > 1 or "logged" not in content:
+            self.lag = 0
         if "batch" in content:
             self._batch = content["batch"]
             self.rows.add(step, ids_in(content["batch"]))

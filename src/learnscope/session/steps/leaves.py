@@ -5,8 +5,6 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
-from itertools import repeat
 from typing import Any
 
 from torch import Tensor, nn, strided
@@ -17,27 +15,32 @@ SMALL = 2**16
 """Entries of a gradient on the CPU up to which it may be looked at whenever that is asked for."""
 
 
-class Additions:
-    """Counts how often a backward has come by a parameter, or added to its gradient; `autograd.grad` adds to none.
+class PlainAdditions:
+    """A hook that counts how often a backward has come by a parameter, or added to its gradient.
 
-    Its hook is called at every step: it is one call in C, `next` of an iterator of None, and holds nothing, as torch
-    hides such hooks from the garbage collector.
+    `autograd.grad` adds to none. It holds nothing, as torch hides such hooks from the garbage collector.
     """
 
     def __init__(self) -> None:
-        nones = repeat(None, 2**60)
-        self.hook: Callable[[Tensor], None] = partial(next, nones)
-        self.left: Callable[[], int] = nones.__length_hint__
-        self.start = self.left()
-        """What was left where counting begins."""
+        self.number = 0
 
-    @property
-    def number(self) -> int:
-        return self.start - self.left()
+    def __call__(self, _tensor: Tensor) -> None:
+        self.number += 1
 
-    def forget(self, number: int) -> None:
-        """Go back to an earlier number: what came since does not count."""
-        self.start = number + self.left()
+
+class PlainOptimizers:
+    """Hooks on the steps of any optimizer of the process: it may be one that is not followed."""
+
+    def __init__(self) -> None:
+        self.steps, self.inside = 0, False
+        """How many there were, and whether one is being taken."""
+
+    def begins(self, _optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        self.inside = True
+
+    def stepped(self, _optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        self.inside = False
+        self.steps += 1
 
 
 Mark = tuple[weakref.ref[Tensor], int | None]
@@ -62,8 +65,7 @@ def holds(mark: Mark, gradient: Tensor) -> bool:
 class PlainCourse:
     """Where a training step stands, as far as hooks on parameters ask."""
 
-    any_steps: int = 0
-    """Steps of any optimizer of the process: a backward may be for one that is not followed."""
+    any: PlainOptimizers
     seen: int = 0
     """Backward passes by any leaf since the last step."""
     begun: bool = False
@@ -85,7 +87,7 @@ class PlainLeaf:
     """One parameter, and what happened to its gradient since its optimizer last stepped; a hook on that parameter."""
 
     parameter: nn.Parameter
-    additions: Additions
+    added: PlainAdditions
     of: PlainCourse
     slow: Callable[[PlainLeaf, Tensor], object]
     """Called with a leaf and what a backward is about to add to its gradient, unless that is what nearly all do."""
@@ -120,7 +122,7 @@ class PlainLeaf:
         if not of.begun:
             of.begun, of.looks = True, False
         self.stale = self.used = False
-        self.reached, self.steps_then, self.mark = 1, of.any_steps, None
+        self.reached, self.steps_then, self.mark = 1, of.any.steps, None
 
 
 def _is_ordinary(leaf: PlainLeaf) -> bool:
@@ -141,6 +143,8 @@ def all_train(modules: list[tuple[nn.Module, nn.Module]] | None) -> bool:
 
 # with kernels, the same in C: as hooks of Python's these would be most of what watching an ordinary step costs
 _KERNELS: Any = native.kernels
+Additions: type[PlainAdditions] = PlainAdditions if _KERNELS is None else _KERNELS.Additions
+Optimizers: type[PlainOptimizers] = PlainOptimizers if _KERNELS is None else _KERNELS.Optimizers
 Course: type[PlainCourse] = PlainCourse if _KERNELS is None else _KERNELS.Course
 Leaf: type[PlainLeaf] = PlainLeaf if _KERNELS is None else _KERNELS.Leaf
 
@@ -150,21 +154,19 @@ def added(leaf: PlainLeaf) -> int:
 
     What `torch.autograd.grad` computes is the loop's own affair.
     """
-    return leaf.additions.number if leaf.reached else 0
+    return leaf.added.number if leaf.reached else 0
 
 
 def begin_anew(leaf: PlainLeaf) -> None:
     """Its gradient has been used, or cleared."""
-    leaf.reached, leaf.additions.start = 0, leaf.additions.left()
+    leaf.reached = leaf.added.number = 0
 
 
-def are_ordinary(leaves: list[PlainLeaf]) -> bool:
+def plainly_ordinary(leaves: list[PlainLeaf]) -> bool:
     """Whether a backward has given each a gradient of this step alone, which is there, and nothing wrote the weights.
 
     False where that is not known, and of no leaf.
     """
-    if _KERNELS is not None:
-        return bool(_KERNELS.leaves_ordinary(leaves))
     return bool(leaves) and all(
         leaf.reached and not leaf.stale and leaf.parameter.grad is not None
         and (leaf.written < 0 or leaf.written == writes(leaf.parameter))
@@ -174,7 +176,7 @@ def are_ordinary(leaves: list[PlainLeaf]) -> bool:
 
 def have_stepped(leaves: list[PlainLeaf]) -> None:
     """Their optimizer has used their gradients, which are marked as they stand."""
-    if _KERNELS is not None and _KERNELS.leaves_stepped(leaves):
+    if stepped_at_once(leaves):
         return
     for leaf in leaves:
         gradient = leaf.parameter.grad
@@ -182,6 +184,16 @@ def have_stepped(leaves: list[PlainLeaf]) -> None:
         leaf.written, leaf.used = writes(leaf.parameter), gradient is not None
         leaf.stale = leaf.nonzero = False
         begin_anew(leaf)
+
+
+def never(_leaves: list[PlainLeaf]) -> bool:
+    return False
+
+
+Asked = Callable[[list[PlainLeaf]], bool]
+are_ordinary: Asked = plainly_ordinary if _KERNELS is None else _KERNELS.leaves_ordinary
+stepped_at_once: Asked = never if _KERNELS is None else _KERNELS.leaves_stepped
+"""As `have_stepped`, in one call; False where that cannot be done."""
 
 
 def writes(parameter: Tensor) -> int:

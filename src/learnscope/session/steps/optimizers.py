@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from types import BuiltinMethodType
 from typing import Any, TypeVar
 
 import torch
@@ -74,10 +75,12 @@ def _steps_in_backward(model: nn.Module, optimizers: Sequence[Optimizer]) -> boo
 
 
 def untraced(hook: Callable[..., R]) -> Callable[..., R]:
-    """A hook that no compiled step traces, and that costs one call more in any other.
+    """A hook that no compiled step traces: one in C as it is, and any other with one call more.
 
     `torch.compiler.disable` imports the compiler: when the hook is first called, as optimizers do too.
     """
+    if isinstance(hook, BuiltinMethodType):
+        return hook
     apart: list[Callable[..., R]] = []
 
     def call(*args: Any) -> R:
