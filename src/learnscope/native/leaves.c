@@ -46,29 +46,37 @@ static void replace(PyObject **place, PyObject *by) {
 
 /* Whether all modules, or those that contain them, are in training mode; -1 with an exception. */
 static int all_train(PyObject *modules) {
-    Py_ssize_t count = modules && PyList_Check(modules) ? PyList_Size(modules) : 0;
-    for (Py_ssize_t index = 0; index < count; index++) {
+    int trains = 1;
+    if (!modules || !PyList_Check(modules)) return trains;
+    Py_INCREF(modules); /* a module's own code may give the course another list, or shorten this one */
+    for (Py_ssize_t index = 0; trains > 0 && index < PyList_Size(modules); index++) {
         PyObject *pair = PyList_GetItem(modules, index);
-        int trains = 0;
+        Py_INCREF(pair);
+        trains = 0;
         for (Py_ssize_t which = 0; which < 2 && !trains; which++) {
             PyObject *module = PyTuple_GetItem(pair, which), *mode = module ? PyObject_GetAttr(module, training) : NULL;
             trains = mode ? PyObject_IsTrue(mode) : -1;
             Py_XDECREF(mode);
         }
-        if (trains <= 0) return trains;
+        Py_DECREF(pair);
     }
-    return 1;
+    Py_DECREF(modules);
+    return trains;
 }
 
 /* Whether this is the first backward since a step, on a gradient that was cleared, and nobody waits for it. Where that
-   cannot be told it is not: `slow` meets the same error, and must not let the training die of it. */
+   cannot be told it is not: `slow` meets the same error, and must not let the training die of it. -1 with an exception
+   that is no error, such as KeyboardInterrupt. */
 static int is_ordinary(const leaf *self) {
     const course *of = self->of;
     if (!of->ordinary || of->told || self->reached) return 0;
     PyObject *present = gradient_of(self);
     Py_XDECREF(present);
     int ordinary = present != Py_None ? 0 : of->begun ? 1 : all_train(of->modules);
-    if (PyErr_Occurred()) PyErr_Clear();
+    if (PyErr_Occurred()) {
+        if (!PyErr_ExceptionMatches(PyExc_Exception)) return -1;
+        PyErr_Clear();
+    }
     return ordinary > 0;
 }
 
@@ -80,7 +88,9 @@ static PyObject *leaf_call(PyObject *object, PyObject *args, PyObject *kwargs) {
     of->seen++;
     self->count++;
     if (of->paused || self->slow == Py_None) Py_RETURN_NONE;
-    if (!is_ordinary(self)) {
+    int ordinary = is_ordinary(self);
+    if (ordinary < 0) return NULL;
+    if (!ordinary) {
         PyObject *gradient = PyTuple_GetItem(args, 0);
         return gradient ? PyObject_CallFunctionObjArgs(self->slow, object, gradient, NULL) : NULL;
     }
@@ -195,43 +205,51 @@ static PyType_Slot leaf_slots[] = {
 static PyType_Spec leaf_spec = {
     "learnscope.native.Leaf", sizeof(leaf), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, leaf_slots};
 
-/* The leaves of a list, all of this type; NULL with an exception otherwise. */
+/* The leaves of a list, all of this type, each a new reference; NULL with an exception otherwise. */
 static leaf *leaf_at(PyObject *leaves, Py_ssize_t index) {
     PyObject *object = PyList_GetItem(leaves, index);
     if (object && Py_TYPE(object) != leaf_type) {
         PyErr_SetString(PyExc_TypeError, "a list of leaves is needed");
         return NULL;
     }
+    Py_XINCREF(object);
     return (leaf *)object;
 }
 
-/* Where an inference tensor counts no writes, Python goes on. */
-static PyObject *left_to_python(void) {
-    if (!PyErr_ExceptionMatches(PyExc_RuntimeError)) return NULL;
+/* Where an inference tensor counts no writes, Python goes on: 0; -1 with any other exception. */
+static int left_to_python(void) {
+    if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_RuntimeError)) return -1;
     PyErr_Clear();
-    Py_RETURN_FALSE;
+    return 0;
+}
+
+/* Asks every leaf, or tells it; what is not 1 of one ends it. -1 with an exception. */
+static PyObject *of_all(PyObject *leaves, int (*action)(leaf *), int of_none) {
+    int answer = of_none;
+    for (Py_ssize_t index = 0; index < PyList_Size(leaves); index++) {
+        leaf *self = leaf_at(leaves, index);
+        answer = self ? action(self) : -1;
+        Py_XDECREF((PyObject *)self);
+        if (answer <= 0) break;
+    }
+    return answer < 0 ? NULL : PyBool_FromLong(answer);
+}
+
+static int was_ordinary(leaf *self) {
+    if (!self->reached || self->stale) return 0;
+    PyObject *present = gradient_of(self);
+    Py_XDECREF(present);
+    if (!present || present == Py_None) return present ? 0 : -1;
+    if (self->written < 0) return 1;
+    Py_ssize_t writes = writes_of(self->parameter);
+    return writes < 0 ? left_to_python() : writes == self->written;
 }
 
 /* leaves_ordinary(leaves) */
 PyObject *leaves_ordinary(PyObject *module, PyObject *const *args, Py_ssize_t given) {
     (void)module;
     if (given != 1 || !PyList_Check(args[0])) return PyErr_Format(PyExc_TypeError, "leaves_ordinary takes a list");
-    Py_ssize_t count = PyList_Size(args[0]);
-    for (Py_ssize_t index = 0; index < count; index++) {
-        leaf *self = leaf_at(args[0], index);
-        if (!self) return NULL;
-        if (!self->reached || self->stale) Py_RETURN_FALSE;
-        PyObject *present = gradient_of(self);
-        if (!present) return NULL;
-        int there = present != Py_None;
-        Py_DECREF(present);
-        if (!there) Py_RETURN_FALSE;
-        if (self->written < 0) continue;
-        Py_ssize_t writes = writes_of(self->parameter);
-        if (writes < 0 && PyErr_Occurred()) return left_to_python();
-        if (writes != self->written) Py_RETURN_FALSE;
-    }
-    return PyBool_FromLong(count > 0);
+    return of_all(args[0], was_ordinary, 0);
 }
 
 /* The gradient as it stands after a step, (weak reference, writes); NULL with an exception, or if there is none. */
@@ -245,47 +263,58 @@ static PyObject *mark_of(PyObject *gradient) {
 
 /* What has come by a leaf is of the past. */
 static int forget_additions(leaf *self) {
-    PyObject *counter = PyObject_GetAttr(self->additions, left), *now = counter ? PyObject_CallObject(counter, NULL) : NULL;
+    PyObject *counter = PyObject_GetAttr(self->additions, left);
+    PyObject *now = counter ? PyObject_CallObject(counter, NULL) : NULL;
     int failed = !now || PyObject_SetAttr(self->additions, start, now);
     Py_XDECREF(counter);
     Py_XDECREF(now);
     return failed ? -1 : 0;
 }
 
+static int has_stepped(leaf *self) {
+    PyObject *gradient = gradient_of(self);
+    if (!gradient) return -1;
+    int there = gradient != Py_None;
+    PyObject *mark = there ? mark_of(gradient) : NULL;
+    Py_DECREF(gradient);
+    Py_ssize_t writes = there && !mark ? -1 : writes_of(self->parameter);
+    if (writes < 0) {
+        Py_XDECREF(mark);
+        return left_to_python();
+    }
+    replace(&self->mark, mark);
+    self->written = writes;
+    self->used = there != 0;
+    self->stale = self->nonzero = 0;
+    self->reached = 0;
+    return forget_additions(self) ? -1 : 1;
+}
+
 /* leaves_stepped(leaves) */
 PyObject *leaves_stepped(PyObject *module, PyObject *const *args, Py_ssize_t given) {
     (void)module;
     if (given != 1 || !PyList_Check(args[0])) return PyErr_Format(PyExc_TypeError, "leaves_stepped takes a list");
-    Py_ssize_t count = PyList_Size(args[0]);
-    for (Py_ssize_t index = 0; index < count; index++) {
-        leaf *self = leaf_at(args[0], index);
-        PyObject *gradient = self ? gradient_of(self) : NULL;
-        if (!gradient) return NULL;
-        int there = gradient != Py_None;
-        PyObject *mark = there ? mark_of(gradient) : NULL;
-        Py_DECREF(gradient);
-        Py_ssize_t writes = there && !mark ? -1 : writes_of(self->parameter);
-        if (writes < 0) {
-            Py_XDECREF(mark);
-            return left_to_python();
-        }
-        replace(&self->mark, mark);
-        self->written = writes;
-        self->used = there != 0;
-        self->stale = self->nonzero = 0;
-        self->reached = 0;
-        if (forget_additions(self)) return NULL;
-    }
-    Py_RETURN_TRUE;
+    return of_all(args[0], has_stepped, 1);
 }
 
-/* Makes the types of a module that is being imported. */
+/* Makes the types of a module that is being imported. There is one of each: imported anew, the module has the same
+   ones, as leaves of before are still at work; another interpreter of the process does without. */
 int add_leaves(PyObject *module) {
-    grad = PyUnicode_InternFromString("grad"), version = PyUnicode_InternFromString("_version");
-    left = PyUnicode_InternFromString("left"), start = PyUnicode_InternFromString("start");
-    training = PyUnicode_InternFromString("training");
-    course_type = (PyTypeObject *)PyType_FromSpec(&course_spec), leaf_type = (PyTypeObject *)PyType_FromSpec(&leaf_spec);
-    if (!grad || !version || !left || !start || !training || !course_type || !leaf_type) return -1;
+    static int64_t owner;
+    int64_t interpreter = PyInterpreterState_GetID(PyInterpreterState_Get());
+    if (!leaf_type) {
+        owner = interpreter;
+        grad = PyUnicode_InternFromString("grad"), version = PyUnicode_InternFromString("_version");
+        left = PyUnicode_InternFromString("left"), start = PyUnicode_InternFromString("start");
+        training = PyUnicode_InternFromString("training");
+        if (!grad || !version || !left || !start || !training) return -1;
+        if (!course_type && !(course_type = (PyTypeObject *)PyType_FromSpec(&course_spec))) return -1;
+        if (!(leaf_type = (PyTypeObject *)PyType_FromSpec(&leaf_spec))) return -1;
+    }
+    if (owner != interpreter) {
+        PyErr_SetString(PyExc_ImportError, "kernels are for one interpreter of a process");
+        return -1;
+    }
     if (PyModule_AddObjectRef(module, "Course", (PyObject *)course_type)) return -1;
     return PyModule_AddObjectRef(module, "Leaf", (PyObject *)leaf_type);
 }
