@@ -42,6 +42,9 @@ typedef double doubles __attribute__((vector_size(REGISTER), aligned(8)));
 typedef float narrow __attribute__((vector_size(REGISTER / 2), aligned(4)));
 #define UNROLLED _Pragma("GCC unroll 4") for
 
+/* Asks for what lies so many bytes further, as a number: there need not be anything. */
+#define FETCH(from, bytes, written) __builtin_prefetch((const void *)((uintptr_t)(from) + (bytes)), written, 2)
+
 /* The floats of a quarter as doubles. */
 INLINE doubles widened(const float *values) { return __builtin_convertvector(*(const narrow *)values, doubles); }
 

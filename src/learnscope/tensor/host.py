@@ -9,14 +9,24 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from learnscope import native
+
 _KINDS = frozenset({Tensor, torch.nn.Parameter})
 
 
 def plain_array(tensor: Tensor, *kinds: torch.dtype) -> NDArray[Any] | None:
-    """The same memory for a kernel that goes over it from end to end; None of another kind, place or order."""
-    if tensor.dtype not in kinds or not tensor.is_cpu or not tensor.is_contiguous() or type(tensor) not in _KINDS:
+    """The same memory for a kernel that goes over it from end to end; None of another kind, place or order, and where
+    there are no kernels.
+    """
+    if native.kernels is None or tensor.dtype not in kinds or not tensor.is_cpu or type(tensor) not in _KINDS:
         return None
-    return None if tensor.is_neg() else tensor.numpy()
+    try:
+        if not tensor.is_contiguous() or tensor.is_neg():
+            return None
+        array = tensor.numpy()
+    except (RuntimeError, TypeError):  # sparse, of another layout, without memory of its own
+        return None
+    return array if array.flags.aligned else None
 
 
 def arrays_of(tensors: Sequence[Tensor]) -> list[NDArray[Any]] | None:
