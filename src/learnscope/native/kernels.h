@@ -18,6 +18,10 @@ neither on the processor nor on the number of threads. */
 #error "the kernels need the vector types of GCC or Clang; without them learnscope uses torch and NumPy"
 #endif
 
+/* A number of these sources, made by `make names`: Python leaves a build of others alone, whose functions may take
+   other arguments. */
+#define SOURCES 0x3CFBDCCC
+
 #define INLINE static inline __attribute__((always_inline))
 
 #define LANES 16
