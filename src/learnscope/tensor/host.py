@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -12,6 +13,14 @@ from torch import Tensor
 from learnscope import native
 
 _KINDS = frozenset({Tensor, torch.nn.Parameter})
+
+
+def lent(tensor: Tensor) -> NDArray[Any]:
+    """The memory of a tensor that the loop handed over, as an array.
+
+    `tensor.numpy()` would forbid for good to resize it, as loops do that fill one buffer with batch after batch.
+    """
+    return tensor.numpy(force=True) if tensor._is_zerotensor() else np.from_dlpack(tensor)
 
 
 def plain_array(tensor: Tensor, *kinds: torch.dtype) -> NDArray[Any] | None:
@@ -23,8 +32,8 @@ def plain_array(tensor: Tensor, *kinds: torch.dtype) -> NDArray[Any] | None:
     try:
         if not tensor.is_contiguous() or tensor.is_neg():
             return None
-        array = tensor.numpy()
-    except (RuntimeError, TypeError):  # sparse, of another layout, without memory of its own
+        array = lent(tensor)
+    except (RuntimeError, TypeError, BufferError):  # sparse, of another layout, without memory of its own
         return None
     return array if array.flags.aligned else None
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from learnscope import native
+from learnscope.tensor.host import lent
 
 Scores = tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.int64]]
 
@@ -25,8 +26,8 @@ def host_scores(logits: Tensor, targets: Tensor) -> Scores | None:
     if kernels is None or type(logits) is not Tensor:
         return None
     half = logits.dtype not in (torch.float32, torch.float64)
-    z = np.ascontiguousarray((logits.float() if half else logits).numpy(force=True))
-    wanted, count = np.ascontiguousarray(targets.numpy()), len(z)
+    z = np.ascontiguousarray(lent((logits.float() if half else logits).detach().resolve_neg()))
+    wanted, count = np.ascontiguousarray(lent(targets)), len(z)
     if not (z.flags.aligned and wanted.flags.aligned):
         return None
     scores, right, predicted = np.empty((4, count)), np.empty(count, np.bool_), np.empty(count, np.int64)
