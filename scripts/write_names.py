@@ -1,10 +1,12 @@
 """Write what is derived from the declared probes and names: `src/learnscope/__init__.pyi`, `docs/probes.md` and
-`docs/numbers.md`.
+`docs/numbers.md`; and the number of the kernels' sources, by which a build of other ones is told.
 
 `--check` writes nothing and fails if one of them is out of date.
 """
 
+import re
 import sys
+import zlib
 from pathlib import Path
 
 import learnscope
@@ -12,6 +14,7 @@ from learnscope.probes import all_probes, probe_modules
 from learnscope.probes.catalogue import page
 
 ROOT = Path(__file__).parents[1]
+NATIVE = ROOT / "src" / "learnscope" / "native"
 sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "tests")]
 
 from numbers_page import numbers_page  # noqa: E402  (found by the line above)
@@ -24,12 +27,21 @@ def stub() -> str:
     return "# made by `make names`\n" + "\n".join(sorted(lines)) + "\n\n__version__: str\n__all__: list[str]\n"
 
 
+def numbered(path: Path) -> str:
+    """A file with the number of the sources in C, of which comments and spaces do not count."""
+    text = "".join(source.read_text(encoding="utf-8") for source in sorted(NATIVE.glob("*.[ch]")))
+    code = re.sub(r"/\*.*?\*/|#define SOURCES [^\n]*", "", text, flags=re.DOTALL)
+    number = zlib.crc32(" ".join(code.split()).encode()) & 0x7FFFFFFF
+    return re.sub(r"(?<=\bSOURCES )(= )?0x\w+", rf"\g<1>0x{number:08X}", path.read_text(encoding="utf-8"))
+
+
 def main() -> int:
     packaged = [probe for probe in all_probes() if probe.__module__.startswith("learnscope.")]
     made = {
         ROOT / "src" / "learnscope" / "__init__.pyi": stub(),
         ROOT / "docs" / "probes.md": page(packaged),
         ROOT / "docs" / "numbers.md": numbers_page(),
+        **{path: numbered(path) for path in (NATIVE / "__init__.py", NATIVE / "kernels.h")},
     }
     stale = [path for path, text in made.items() if not path.is_file() or path.read_text(encoding="utf-8") != text]
     if "--check" in sys.argv:

@@ -189,6 +189,105 @@ def test_what_is_no_leaf_is_refused() -> None:
     assert kernels.leaves_ordinary([]) is False
 
 
+class Moody(nn.Module):
+    """Whose mode is told by its own code."""
+
+    def __init__(self, ask: Any) -> None:
+        super().__init__()
+        self.ask = ask
+
+    def __getattribute__(self, name: str) -> Any:
+        return super().__getattribute__("ask")() if name == "training" else super().__getattribute__(name)
+
+
+def hooked(modules: Any, reached: list[Any]) -> tuple[Any, Any]:
+    """A course at the beginning of an ordinary step, and a leaf of it."""
+    kernels: Any = native.kernels
+    course = kernels.Course(kernels.Optimizers())
+    course.ordinary, course.modules = True, modules
+    parameter = nn.Parameter(torch.ones(2))
+    return course, kernels.Leaf(parameter, leaves.Additions(), course, lambda *given: reached.append(given))
+
+
+@needed
+def test_an_interrupt_is_not_kept_from_the_training() -> None:
+    def interrupt() -> bool:
+        raise KeyboardInterrupt
+
+    reached: list[Any] = []
+    module = nn.Linear(1, 1)
+    _, leaf = hooked([(Moody(lambda: False), Moody(interrupt))], reached)
+    with pytest.raises(KeyboardInterrupt):
+        leaf(torch.ones(2))
+    _, leaf = hooked([(Moody(lambda: 1 / 0), module)], reached)
+    leaf(torch.ones(2))
+    assert len(reached) == 1
+    assert reached[0][0] is leaf
+
+
+@needed
+@pytest.mark.parametrize("strange", [[None], [()], [(None, None)], [("", "")]])
+def test_lists_of_something_else_leave_a_backward_to_python(strange: Any) -> None:
+    reached: list[Any] = []
+    _, leaf = hooked(strange, reached)
+    leaf(torch.ones(2))
+    assert len(reached) == 1
+
+
+@needed
+def test_a_module_that_changes_the_list_it_is_in() -> None:
+    reached: list[Any] = []
+    course, leaf = hooked(None, reached)
+
+    def change() -> bool:
+        held = course.modules
+        course.modules = None
+        held.clear()
+        gc.collect()
+        return True
+
+    course.modules = [(Moody(change), None), (Moody(change), None)]
+    leaf(torch.ones(2))
+    assert not reached
+    assert (leaf.count, leaf.reached, course.begun) == (1, 1, True)
+
+
+class Shy(nn.Parameter):
+    """Whose gradient and writes are told by its own code."""
+
+    ask: Any = None
+
+    @property
+    def grad(self) -> Any:
+        return self.ask()
+
+    @property
+    def _version(self) -> int:
+        return -1
+
+
+@needed
+def test_leaves_that_go_while_they_are_asked() -> None:
+    kernels: Any = native.kernels
+    course, held = kernels.Course(kernels.Optimizers()), []
+
+    def forget() -> Any:
+        held.clear()
+        gc.collect()
+        return torch.ones(2)
+
+    for function in (kernels.leaves_ordinary, kernels.leaves_stepped):
+        for _ in range(2):
+            parameter = Shy(torch.ones(2))
+            parameter.ask = forget
+            leaf = kernels.Leaf(parameter, leaves.Additions(), course, print)
+            leaf.reached = 1
+            held.append(leaf)
+            del leaf, parameter
+        # the second one is gone; how often a parameter was written is not known, and left to Python
+        assert function(held) is (function is kernels.leaves_ordinary)
+
+
 def test_the_parameters_of_a_part_that_is_not_used_are_not_relied_on() -> None:
     """Backward passes are counted at the ends of the model; here at parts that the loss does not reach."""
     torch.manual_seed(0)

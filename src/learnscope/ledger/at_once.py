@@ -26,7 +26,7 @@ def find(index: IdIndex, columns: Columns, batch: Batch) -> tuple[Places, bool] 
         return None
     at = np.empty(len(batch.ids), dtype=np.int64)
     target, checksum = _plain(batch.target), _plain(batch.checksum)
-    ids = np.ascontiguousarray(batch.ids)
+    ids = _plain(batch.ids)
     return at, kernels.ledger_find(index.slots, index.is_hashed, columns.rows, columns.size, ids, target, checksum, at)
 
 
@@ -44,9 +44,7 @@ def present(columns: Columns, batch: Batch, at: Places, *, write: bool, once: bo
     if predicted is not None:
         columns.need(*OTHER)
         other = [columns[name] for name in OTHER]
-    scores: list[Any] = [
-        np.ascontiguousarray(each) for each in (batch.p_gold, batch.margin, batch.loss, batch.el2n, batch.correct)
-    ]
+    scores = [_plain(each) for each in (batch.p_gold, batch.margin, batch.loss, batch.el2n, batch.correct)]
     repeated: int = kernels.ledger_present(columns.rows, at, *scores, *written, predicted, *other, batch.epoch, once)
     return repeated
 
@@ -62,5 +60,9 @@ def summary(columns: Columns) -> tuple[dict[str, Any], dict[str, list[float]]] |
     return counted(size, *counts.tolist()) | means, quantiles
 
 
-def _plain(values: NDArray[Any] | None) -> NDArray[Any] | None:
-    return None if values is None else np.ascontiguousarray(values)
+def _plain(values: NDArray[Any] | None) -> Any:
+    """As kernels read it: without gaps, and not at an odd address, as in a file's bytes or a packed record."""
+    if values is None:
+        return None
+    held = np.ascontiguousarray(values)
+    return held if held.flags.aligned else held.copy()

@@ -1,7 +1,8 @@
 """Kernels in C for arrays in the memory of the host: one pass where NumPy and torch take one for every number.
 
 They are compiled when learnscope is installed, if there is a compiler. Without them, or with `LEARNSCOPE_NATIVE=0`, the
-same numbers come from torch and NumPy, in more time.
+same numbers come from torch and NumPy, in more time. So they do where the sources have changed since then, as by
+`git pull` in an editable installation, until it is installed again.
 """
 
 from __future__ import annotations
@@ -12,6 +13,9 @@ from typing import Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
+
+SOURCES = 0x12F0F0E8
+"""Of the sources in C, made by `make names`. What was compiled of others may have other functions."""
 
 Numbers = NDArray[np.float64]
 Ids = NDArray[np.int64]
@@ -163,7 +167,10 @@ def _loaded() -> Kernels | None:
 
 
 def _module(name: str) -> Kernels:
-    return cast(Kernels, importlib.import_module(f"learnscope.native.{name}"))
+    module = importlib.import_module(f"learnscope.native.{name}")
+    if getattr(module, "SOURCES", None) != SOURCES:
+        raise ImportError(f"{name} was compiled from other sources")
+    return cast(Kernels, module)
 
 
 kernels = _loaded()

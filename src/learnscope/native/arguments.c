@@ -7,7 +7,7 @@ static int get_one(PyObject *object, Py_buffer *view, const char *format) {
     format += writable + optional;
     memset(view, 0, sizeof *view);
     if (format[0] == '#') {
-        view->len = PyLong_AsSsize_t(object);
+        view->len = PyNumber_AsSsize_t(object, PyExc_OverflowError); /* also one of NumPy */
         return view->len == -1 && PyErr_Occurred() ? -1 : 0;
     }
     if (optional && object == Py_None) return 0;

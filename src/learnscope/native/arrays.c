@@ -13,8 +13,9 @@ int get_array(PyObject *object, Py_buffer *view, const char *formats, int writab
     int flags = PyBUF_ANY_CONTIGUOUS | PyBUF_FORMAT | (writable ? PyBUF_WRITABLE : 0);
     if (PyObject_GetBuffer(object, view, flags)) return -1;
     char format = format_of(view);
-    if (!strchr(formats, format) || (view->format && strlen(view->format) > (view->format[0] == '<' ? 2 : 1))) {
-        PyErr_Format(PyExc_TypeError, "an array of format %s, where one of %s is needed", view->format, formats);
+    const char *whole = view->format ? view->format : "B";
+    if (!format || !strchr(formats, format) || strlen(whole) > (whole[0] == '<' ? 2 : 1)) {
+        PyErr_Format(PyExc_TypeError, "an array of format %s, where one of %s is needed", whole, formats);
         PyBuffer_Release(view);
         return -1;
     }
@@ -33,7 +34,8 @@ Py_buffer *get_arrays(PyObject *sequence, Py_ssize_t *count, const char *formats
         return NULL;
     }
     for (Py_ssize_t index = 0; index < *count; index++) {
-        if (get_array(PyList_GetItem(sequence, index), &views[index], formats, 0)) {
+        PyObject *item = PyList_GetItem(sequence, index);
+        if (!item || get_array(item, &views[index], formats, 0)) {
             release_arrays(views, index);
             return NULL;
         }
@@ -68,7 +70,7 @@ void in_parallel(int threads, Py_ssize_t jobs, job_function job, void *context) 
     int others = 0;
     if (threads > MOST_THREADS) threads = MOST_THREADS;
     /* where no thread can be started, this one does all of the work */
-    while (others < threads - 1 && !pthread_create(&started[others], NULL, do_jobs, &shared)) others++;
+    while (others + 1 < threads && !pthread_create(&started[others], NULL, do_jobs, &shared)) others++;
     do_jobs(&shared);
     while (others > 0) pthread_join(started[--others], NULL);
 #else

@@ -6,7 +6,7 @@
 
 #define BLOCK 512 /* entries that are added up in float32: at most 32 additions in a lane, off by 5e-7 of the sum */
 #define STRETCH 4096 /* entries whose sizes a core's nearest cache holds while they are compared with the cuts */
-#define AHEAD 2048 /* entries between what is read and what is fetched */
+#define AHEAD 8192 /* bytes between what is read and what is fetched */
 #define MOST_CUTS 32
 #define LOST_DIGITS 0.9 /* the share of Σd² that the mean may explain; above it Σd² − (Σd)²/n loses digits */
 #define SMALLEST_SAFE 0x1p-93 /* a float32 sum of squares below this may have lost terms to underflow */
@@ -55,8 +55,8 @@ static void read_block(const float *new, const float *old, float *sizes_out, Py_
         UNROLLED(int half = 0; half < HALVES; half++) {
             Py_ssize_t here = at + IN_HALF * half;
             /* memory must not wait while sizes are compared with the cuts; beyond the end nothing is fetched */
-            __builtin_prefetch(new + here + AHEAD, 0, 2);
-            __builtin_prefetch(old + here + AHEAD, 0, 2);
+            FETCH(new + here, AHEAD, 0);
+            FETCH(old + here, AHEAD, 0);
             floats after = *(const floats *)(new + here), before = *(const floats *)(old + here);
             floats moved = after - before, size = (floats)size_bits(moved);
             *(floats *)(sizes_out + here) = size;

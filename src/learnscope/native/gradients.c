@@ -5,7 +5,7 @@
 #include "kernels.h"
 
 #define BLOCK 4096
-#define AHEAD 2048 /* entries between what is read and what is fetched: the processor's own guesses end with a page */
+#define AHEAD 8192 /* bytes between what is read and what is fetched: the processor's own guesses end with a page */
 
 enum { SQUARES, ZEROS, NANS, INFINITE, LARGEST, AT_LARGEST, COLUMNS };
 
@@ -32,7 +32,7 @@ static float of_block(const float *values, Py_ssize_t entries, double *squares_o
     floats largest[HALVES] = {0};
     Py_ssize_t at = 0;
     for (; at + LANES <= entries; at += LANES) {
-        __builtin_prefetch(values + at + AHEAD, 0, 2);
+        FETCH(values + at, AHEAD, 0);
         UNROLLED(int part = 0; part < QUARTERS; part++) {
             doubles wide = widened(values + at + IN_QUARTER * part);
             squares[part] += wide * wide;
@@ -144,7 +144,8 @@ PyObject *gradient_sums(PyObject *module, PyObject *const *args, Py_ssize_t give
         piece *next = parts;
         for (Py_ssize_t index = 0; index < count; index++)
             for (Py_ssize_t from = 0, entries = entries_of(&views[index]); from < entries; from += PIECE)
-                *next++ = (piece){.view = &views[index], .owner = index, .from = from, .to = from + PIECE < entries ? from + PIECE : entries};
+                *next++ = (piece){.view = &views[index], .owner = index, .from = from,
+                                  .to = from + PIECE < entries ? from + PIECE : entries};
         if (total < ALONE) {
             in_parallel(1, pieces, read_piece, parts);
         } else {

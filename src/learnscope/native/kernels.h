@@ -18,6 +18,10 @@ neither on the processor nor on the number of threads. */
 #error "the kernels need the vector types of GCC or Clang; without them learnscope uses torch and NumPy"
 #endif
 
+/* A number of these sources, made by `make names`: Python leaves a build of others alone, whose functions may take
+   other arguments. */
+#define SOURCES 0x12F0F0E8
+
 #define INLINE static inline __attribute__((always_inline))
 
 #define LANES 16
@@ -41,6 +45,9 @@ typedef int32_t ints __attribute__((vector_size(REGISTER), aligned(4)));
 typedef double doubles __attribute__((vector_size(REGISTER), aligned(8)));
 typedef float narrow __attribute__((vector_size(REGISTER / 2), aligned(4)));
 #define UNROLLED _Pragma("GCC unroll 4") for
+
+/* Asks for what lies so many bytes further, as a number: there need not be anything. */
+#define FETCH(from, bytes, written) __builtin_prefetch((const void *)((uintptr_t)(from) + (bytes)), written, 2)
 
 /* The floats of a quarter as doubles. */
 INLINE doubles widened(const float *values) { return __builtin_convertvector(*(const narrow *)values, doubles); }

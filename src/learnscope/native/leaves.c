@@ -6,7 +6,7 @@
 
 #include "leaves.h"
 
-PyTypeObject *additions_type, *optimizers_type, *course_type;
+PyTypeObject *course_type;
 static PyTypeObject *leaf_type;
 static PyObject *grad, *version, *training;
 
@@ -23,30 +23,34 @@ static Py_ssize_t writes_of(PyObject *tensor) {
 
 /* Whether all modules, or those that contain them, are in training mode; -1 with an exception. */
 static int all_train(PyObject *modules) {
-    Py_ssize_t count = modules && PyList_Check(modules) ? PyList_Size(modules) : 0;
-    for (Py_ssize_t index = 0; index < count; index++) {
+    int trains = 1;
+    if (!modules || !PyList_Check(modules)) return trains;
+    Py_INCREF(modules); /* a module's own code may give the course another list, or shorten this one */
+    for (Py_ssize_t index = 0; trains > 0 && index < PyList_Size(modules); index++) {
         PyObject *pair = PyList_GetItem(modules, index);
-        int trains = 0;
+        Py_INCREF(pair);
+        trains = 0;
         for (Py_ssize_t which = 0; which < 2 && !trains; which++) {
             PyObject *module = PyTuple_GetItem(pair, which), *mode = module ? PyObject_GetAttr(module, training) : NULL;
             trains = mode ? PyObject_IsTrue(mode) : -1;
             Py_XDECREF(mode);
         }
-        if (trains <= 0) return trains;
+        Py_DECREF(pair);
     }
-    return 1;
+    Py_DECREF(modules);
+    return trains;
 }
 
 /* Whether this is the first backward since a step, on a gradient that was cleared, and nobody waits for it. Where that
-   cannot be told it is not: `slow` meets the same error, and must not let the training die of it. */
+   cannot be told it is not: `slow` meets the same error, and must not let the training die of it. -1 with an exception
+   that is no error, such as KeyboardInterrupt. */
 static int is_ordinary(const leaf *self) {
     const course *of = self->of;
     if (!of->ordinary || of->told || self->reached) return 0;
     PyObject *present = gradient_of(self);
     Py_XDECREF(present);
     int ordinary = present != Py_None ? 0 : of->begun ? 1 : all_train(of->modules);
-    if (PyErr_Occurred()) PyErr_Clear();
-    return ordinary > 0;
+    return forgiven() ? -1 : ordinary > 0;
 }
 
 /* A backward is about to add to the gradient. */
@@ -57,7 +61,9 @@ static PyObject *leaf_call(PyObject *object, PyObject *args, PyObject *kwargs) {
     of->seen++;
     self->count++;
     if (of->paused || self->slow == Py_None) Py_RETURN_NONE;
-    if (!is_ordinary(self)) {
+    int ordinary = is_ordinary(self);
+    if (ordinary < 0) return NULL;
+    if (!ordinary) {
         PyObject *gradient = PyTuple_GetItem(args, 0);
         return gradient ? PyObject_CallFunctionObjArgs(self->slow, object, gradient, NULL) : NULL;
     }
@@ -176,40 +182,44 @@ static PyType_Slot leaf_slots[] = {
 static PyType_Spec leaf_spec = {
     "learnscope.native.Leaf", sizeof(leaf), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, leaf_slots};
 
-/* The leaves of a list, all of this type; NULL with an exception otherwise. */
+/* The leaves of a list, all of this type, each a new reference; NULL with an exception otherwise. */
 static leaf *leaf_at(PyObject *leaves, Py_ssize_t index) {
     PyObject *object = PyList_GetItem(leaves, index);
     if (object && Py_TYPE(object) != leaf_type) {
         PyErr_SetString(PyExc_TypeError, "a list of leaves is needed");
         return NULL;
     }
+    Py_XINCREF(object);
     return (leaf *)object;
 }
 
-/* Where an inference tensor counts no writes, Python goes on. */
+/* Where an inference tensor counts no writes, Python goes on: 0; -1 with any other exception. */
 static int left_to_python(void) {
-    if (!PyErr_ExceptionMatches(PyExc_RuntimeError)) return -1;
+    if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_RuntimeError)) return -1;
     PyErr_Clear();
     return 0;
 }
 
-int all_ordinary(PyObject *leaves) {
-    Py_ssize_t count = PyList_Size(leaves);
-    for (Py_ssize_t index = 0; index < count; index++) {
+/* Asks every leaf, or tells it; what is not 1 of one ends it. -1 with an exception. */
+static int of_all(PyObject *leaves, int (*action)(leaf *), int of_none) {
+    int answer = of_none;
+    for (Py_ssize_t index = 0; index < PyList_Size(leaves); index++) {
         leaf *self = leaf_at(leaves, index);
-        if (!self) return -1;
-        if (!self->reached || self->stale) return 0;
-        PyObject *present = gradient_of(self);
-        if (!present) return -1;
-        int there = present != Py_None;
-        Py_DECREF(present);
-        if (!there) return 0;
-        if (self->written < 0) continue;
-        Py_ssize_t writes = writes_of(self->parameter);
-        if (writes < 0 && PyErr_Occurred()) return left_to_python();
-        if (writes != self->written) return 0;
+        answer = self ? action(self) : -1;
+        Py_XDECREF((PyObject *)self);
+        if (answer <= 0) break;
     }
-    return count > 0;
+    return answer;
+}
+
+static int was_ordinary(leaf *self) {
+    if (!self->reached || self->stale) return 0;
+    PyObject *present = gradient_of(self);
+    Py_XDECREF(present);
+    if (!present || present == Py_None) return present ? 0 : -1;
+    if (self->written < 0) return 1;
+    Py_ssize_t writes = writes_of(self->parameter);
+    return writes < 0 ? left_to_python() : writes == self->written;
 }
 
 /* The gradient as it stands after a step, (weak reference, writes); NULL with an exception, or if there is none. */
@@ -221,28 +231,27 @@ static PyObject *mark_of(PyObject *gradient) {
     return mark;
 }
 
-int all_stepped(PyObject *leaves) {
-    Py_ssize_t count = PyList_Size(leaves);
-    for (Py_ssize_t index = 0; index < count; index++) {
-        leaf *self = leaf_at(leaves, index);
-        PyObject *gradient = self ? gradient_of(self) : NULL;
-        if (!gradient) return -1;
-        int there = gradient != Py_None;
-        PyObject *mark = there ? mark_of(gradient) : NULL;
-        Py_DECREF(gradient);
-        Py_ssize_t writes = there && !mark ? -1 : writes_of(self->parameter);
-        if (writes < 0) {
-            Py_XDECREF(mark);
-            return left_to_python();
-        }
-        replace(&self->mark, mark);
-        self->written = writes;
-        self->used = there != 0;
-        self->stale = self->nonzero = 0;
-        self->reached = self->added->number = 0;
+static int has_stepped(leaf *self) {
+    PyObject *gradient = gradient_of(self);
+    if (!gradient) return -1;
+    int there = gradient != Py_None;
+    PyObject *mark = there ? mark_of(gradient) : NULL;
+    Py_DECREF(gradient);
+    Py_ssize_t writes = there && !mark ? -1 : writes_of(self->parameter);
+    if (writes < 0) {
+        Py_XDECREF(mark);
+        return left_to_python();
     }
+    replace(&self->mark, mark);
+    self->written = writes;
+    self->used = there != 0;
+    self->stale = self->nonzero = 0;
+    self->reached = self->added->number = 0;
     return 1;
 }
+
+int all_ordinary(PyObject *leaves) { return of_all(leaves, was_ordinary, 0); }
+int all_stepped(PyObject *leaves) { return of_all(leaves, has_stepped, 1); }
 
 Py_ssize_t taken_counts(PyObject *leaves) {
     Py_ssize_t most = 0;
@@ -251,21 +260,7 @@ Py_ssize_t taken_counts(PyObject *leaves) {
         if (!self) return -1;
         if (self->count > most) most = self->count;
         self->count = 0;
-    }
-    return most;
-}
-
-Py_ssize_t taken_numbers(PyObject *arrivals) {
-    Py_ssize_t most = 0;
-    for (Py_ssize_t index = 0; index < PyList_Size(arrivals); index++) {
-        PyObject *object = PyList_GetItem(arrivals, index);
-        if (!object || Py_TYPE(object) != additions_type) {
-            PyErr_SetString(PyExc_TypeError, "a list of additions is needed");
-            return -1;
-        }
-        additions *each = (additions *)object;
-        if (each->number > most) most = each->number;
-        each->number = 0;
+        Py_DECREF((PyObject *)self);
     }
     return most;
 }
@@ -288,66 +283,23 @@ PyObject *leaves_stepped(PyObject *module, PyObject *const *args, Py_ssize_t giv
     return answered("leaves_stepped", all_stepped, args, given);
 }
 
-/* Of a type that holds nothing. */
-static void plain_dealloc(PyObject *object) { released(object); }
-
-static PyObject *plain_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
-    (void)args, (void)kwargs;
-    return allocated(type);
-}
-
-static PyObject *additions_call(PyObject *object, PyObject *args, PyObject *kwargs) {
-    (void)args, (void)kwargs;
-    ((additions *)object)->number++;
-    Py_RETURN_NONE;
-}
-
-static PyObject *optimizers_begins(PyObject *object, PyObject *const *args, Py_ssize_t given) {
-    (void)args, (void)given;
-    ((optimizers *)object)->inside = 1;
-    Py_RETURN_NONE;
-}
-
-static PyObject *optimizers_stepped(PyObject *object, PyObject *const *args, Py_ssize_t given) {
-    (void)args, (void)given;
-    ((optimizers *)object)->inside = 0;
-    ((optimizers *)object)->steps++;
-    Py_RETURN_NONE;
-}
-
-static PyMemberDef additions_members[] = {MEMBER(number, T_PYSSIZET, additions, 0), {NULL, 0, 0, 0, NULL}};
-static PyMemberDef optimizers_members[] = {
-    MEMBER(steps, T_PYSSIZET, optimizers, 0), MEMBER(inside, T_BOOL, optimizers, 0), {NULL, 0, 0, 0, NULL}};
-static PyMethodDef optimizers_methods[] = {
-    {"begins", (PyCFunction)(void (*)(void))optimizers_begins, METH_FASTCALL, NULL},
-    {"stepped", (PyCFunction)(void (*)(void))optimizers_stepped, METH_FASTCALL, NULL},
-    {NULL, NULL, 0, NULL},
-};
-
-static PyType_Slot additions_slots[] = {
-    {Py_tp_new, plain_new},         {Py_tp_dealloc, plain_dealloc}, {Py_tp_call, additions_call},
-    {Py_tp_members, additions_members}, {0, NULL},
-};
-static PyType_Spec additions_spec = {
-    "learnscope.native.Additions", sizeof(additions), 0, Py_TPFLAGS_DEFAULT, additions_slots};
-static PyType_Slot optimizers_slots[] = {
-    {Py_tp_new, plain_new},         {Py_tp_dealloc, plain_dealloc}, {Py_tp_methods, optimizers_methods},
-    {Py_tp_members, optimizers_members}, {0, NULL},
-};
-static PyType_Spec optimizers_spec = {
-    "learnscope.native.Optimizers", sizeof(optimizers), 0, Py_TPFLAGS_DEFAULT, optimizers_slots};
-
-/* Makes the types of a module that is being imported. */
+/* Makes the types of a module that is being imported. There is one of each: imported anew, the module has the same
+   ones, as leaves of before are still at work; another interpreter of the process does without. */
 int add_leaves(PyObject *module) {
-    grad = PyUnicode_InternFromString("grad"), version = PyUnicode_InternFromString("_version");
-    training = PyUnicode_InternFromString("training");
-    additions_type = (PyTypeObject *)PyType_FromSpec(&additions_spec);
-    optimizers_type = (PyTypeObject *)PyType_FromSpec(&optimizers_spec);
-    course_type = (PyTypeObject *)PyType_FromSpec(&course_spec), leaf_type = (PyTypeObject *)PyType_FromSpec(&leaf_spec);
-    if (!grad || !version || !training || !additions_type || !optimizers_type || !course_type || !leaf_type) return -1;
-    if (PyModule_AddObjectRef(module, "Additions", (PyObject *)additions_type)) return -1;
-    if (PyModule_AddObjectRef(module, "Optimizers", (PyObject *)optimizers_type)) return -1;
-    if (PyModule_AddObjectRef(module, "Course", (PyObject *)course_type)) return -1;
-    if (PyModule_AddObjectRef(module, "Leaf", (PyObject *)leaf_type)) return -1;
+    static int64_t owner;
+    int64_t interpreter = PyInterpreterState_GetID(PyInterpreterState_Get());
+    if (!leaf_type) {
+        owner = interpreter;
+        grad = PyUnicode_InternFromString("grad"), version = PyUnicode_InternFromString("_version");
+        training = PyUnicode_InternFromString("training");
+        if (!grad || !version || !training) return -1;
+    }
+    if (owner != interpreter) {
+        PyErr_SetString(PyExc_ImportError, "kernels are for one interpreter of a process");
+        return -1;
+    }
+    if (add_counts(module)) return -1;
+    if (add_type(module, "Course", &course_type, &course_spec)) return -1;
+    if (add_type(module, "Leaf", &leaf_type, &leaf_spec)) return -1;
     return add_quiet(module);
 }

@@ -66,6 +66,21 @@ INLINE void released(PyObject *object) {
 
 INLINE PyObject *allocated(PyTypeObject *type) { return ((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0); }
 
+/* Adds a type to a module, which is made once. */
+INLINE int add_type(PyObject *module, const char *name, PyTypeObject **type, PyType_Spec *spec) {
+    if (!*type && !(*type = (PyTypeObject *)PyType_FromSpec(spec))) return -1;
+    return PyModule_AddObjectRef(module, name, (PyObject *)*type);
+}
+
+/* Clears an error; -1 if what has been raised is none, such as KeyboardInterrupt. */
+INLINE int forgiven(void) {
+    if (!PyErr_Occurred()) return 0;
+    if (!PyErr_ExceptionMatches(PyExc_Exception)) return -1;
+    PyErr_Clear();
+    return 0;
+}
+
+int add_counts(PyObject *module);
 int add_leaves(PyObject *module);
 int add_quiet(PyObject *module);
 

@@ -2,7 +2,7 @@
 
 #include "kernels.h"
 
-#define AHEAD 2048 /* entries between what is read and what is fetched */
+#define AHEAD 8192 /* bytes between what is read and what is fetched */
 
 /* One pair, and where its blocks begin among those of all pairs. */
 typedef struct {
@@ -37,8 +37,8 @@ static void exchange_block(const exchange *doing, int32_t *new, int32_t *old, Py
     int32_t length = (int32_t)all->block, offset = all->offsets[block];
     int32_t now = doing->now.cuts ? doing->now.cuts[block] : 0, then = doing->then.cuts ? doing->then.cuts[block] : 0;
     for (Py_ssize_t at = 0; at < entries; at += LANES) {
-        __builtin_prefetch(new + at + AHEAD, 1, 2);
-        __builtin_prefetch(old + at + AHEAD, 1, 2);
+        FETCH(new + at, AHEAD, 1);
+        FETCH(old + at, AHEAD, 1);
         UNROLLED(int half = 0; half < HALVES; half++) {
             ints *after = (ints *)(new + at + IN_HALF * half), *before = (ints *)(old + at + IN_HALF * half);
             ints rank = *(const ints *)(all->ranks + at + IN_HALF * half) + offset;
@@ -113,7 +113,7 @@ typedef struct {
 
 /* The rank after which `count` of the marked ranks have come. */
 static int32_t cut_after(const uint8_t *marked, const int32_t *sums, Py_ssize_t groups, int64_t count) {
-    if (!count) return 0;
+    if (count <= 0) return 0;
     Py_ssize_t group = 0;
     int64_t seen = 0;
     while (group < groups && seen + sums[group] < count) seen += sums[group++];

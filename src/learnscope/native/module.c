@@ -50,7 +50,12 @@ static PyMethodDef functions[] = {
     {NULL, NULL, 0, NULL},
 };
 
-static PyModuleDef_Slot slots[] = {{Py_mod_exec, (void *)add_leaves}, {0, NULL}};
+static int fill(PyObject *module) {
+    if (PyModule_AddIntConstant(module, "SOURCES", SOURCES)) return -1;
+    return add_leaves(module);
+}
+
+static PyModuleDef_Slot slots[] = {{Py_mod_exec, (void *)fill}, {0, NULL}};
 
 static struct PyModuleDef definition = {.m_base = PyModuleDef_HEAD_INIT,
                                         .m_name = NAME(MODULE),

@@ -44,8 +44,11 @@ static int is_quiet(const quiet_steps *self, PyObject *const *args, Py_ssize_t g
 
 static PyObject *passed_on(PyObject *to, PyObject *const *args, Py_ssize_t given) {
     if (!to || to == Py_None) Py_RETURN_NONE; /* the session is gone */
-    return given == 3 ? PyObject_CallFunctionObjArgs(to, args[0], args[1], args[2], NULL)
-                      : PyErr_Format(PyExc_TypeError, "a hook takes an optimizer and its arguments");
+    if (given != 3) return PyErr_Format(PyExc_TypeError, "a hook takes an optimizer and its arguments");
+    Py_INCREF(to); /* it may close the session */
+    PyObject *result = PyObject_CallFunctionObjArgs(to, args[0], args[1], args[2], NULL);
+    Py_DECREF(to);
+    return result;
 }
 
 /* before(optimizer, args, kwargs): a hook before the optimizer's steps. */
@@ -53,7 +56,7 @@ static PyObject *quiet_before(PyObject *object, PyObject *const *args, Py_ssize_
     quiet_steps *self = (quiet_steps *)object;
     self->taken = (char)is_quiet(self, args, given);
     if (self->taken) Py_RETURN_NONE;
-    PyErr_Clear(); /* Python meets the same error, and does not let the training die of it */
+    if (forgiven()) return NULL; /* Python meets the same error, and does not let the training die of it */
     return passed_on(self->slow_before, args, given);
 }
 
@@ -63,7 +66,7 @@ static PyObject *quiet_after(PyObject *object, PyObject *const *args, Py_ssize_t
     if (!self->taken) return passed_on(self->slow_after, args, given);
     self->taken = 0;
     if (self->counts && all_stepped(self->leaves) <= 0) {
-        PyErr_Clear();
+        if (forgiven()) return NULL;
         PyObject *done = PyObject_CallFunctionObjArgs(self->unmarked, self->leaves, NULL);
         if (!done) return NULL;
         Py_DECREF(done);
@@ -78,7 +81,11 @@ static PyObject *quiet_after(PyObject *object, PyObject *const *args, Py_ssize_t
     double since = seconds() - self->looked;
     if (self->room > 0 && since >= 0 && since < self->apart) Py_RETURN_NONE;
     PyObject *look = self->look;
-    return !look || look == Py_None ? Py_NewRef(Py_None) : PyObject_CallObject(look, NULL);
+    if (!look || look == Py_None) Py_RETURN_NONE;
+    Py_INCREF(look);
+    PyObject *result = PyObject_CallObject(look, NULL);
+    Py_DECREF(look);
+    return result;
 }
 
 static int quiet_traverse(PyObject *object, visitproc visit, void *arg) {
@@ -158,7 +165,5 @@ static PyType_Spec quiet_spec = {
 /* Makes the type of a module that is being imported. */
 int add_quiet(PyObject *module) {
     attributes = PyUnicode_InternFromString("__dict__"), found_inf = PyUnicode_InternFromString("found_inf");
-    quiet_type = (PyTypeObject *)PyType_FromSpec(&quiet_spec);
-    if (!attributes || !found_inf || !quiet_type) return -1;
-    return PyModule_AddObjectRef(module, "Quiet", (PyObject *)quiet_type);
+    return !attributes || !found_inf ? -1 : add_type(module, "Quiet", &quiet_type, &quiet_spec);
 }

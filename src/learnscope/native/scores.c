@@ -155,7 +155,7 @@ PyObject *copy_memory(PyObject *module, PyObject *const *args, Py_ssize_t given)
         Py_ssize_t bytes = PyLong_AsSsize_t(args[at + 2]);
         if (PyErr_Occurred()) return NULL;
         if (bytes < 0 || (bytes && !(to && from))) return PyErr_Format(PyExc_ValueError, "there is nothing to copy");
-        memcpy(to, from, (size_t)bytes);
+        if (bytes) memcpy(to, from, (size_t)bytes);
     }
     Py_RETURN_NONE;
 }

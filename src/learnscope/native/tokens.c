@@ -37,6 +37,7 @@ static Py_ssize_t how_many_different(const int64_t *values, Py_ssize_t n, int64_
         if (!seen) return -1;
         for (Py_ssize_t at = 0; at < n; at++) {
             uint64_t place = (uint64_t)values[at] - (uint64_t)lowest;
+            if (place > range) continue; /* written by another thread since */
             different += !(seen[place / 8] >> (place % 8) & 1);
             seen[place / 8] |= (unsigned char)(1 << (place % 8));
         }
@@ -186,9 +187,10 @@ static void look_at_targets(const text *given, Py_ssize_t row, double *counted, 
 }
 
 static void look_at_shift(const text *given, int64_t shift, double *pair) {
+    pair[0] = pair[1] = 0;
+    if (shift > given->length || shift < -given->length) return;
     Py_ssize_t first = shift < 0 ? (Py_ssize_t)-shift : 0, last = given->length - (Py_ssize_t)shift;
     if (last > given->places) last = given->places;
-    pair[0] = pair[1] = 0;
     for (Py_ssize_t row = 0; row < given->rows; row++) {
         const int64_t *targets = given->targets + row * given->places, *tokens = given->tokens + row * given->length;
         for (Py_ssize_t at = first; at < last; at++) {

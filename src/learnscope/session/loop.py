@@ -255,6 +255,7 @@ class Loop:
         """Between two quiet steps, where somebody cannot wait, time has passed, or another step comes."""
         if self._quiet.pending:
             self._catch_up()
+        self.feed.stepped(self._steps)
         self.feed.drain()
         self._quiet.looked = now = time.time()
         self.engine.write_in_time(now)

@@ -5,25 +5,47 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from learnscope import native
+
 _KINDS = frozenset({Tensor, torch.nn.Parameter})
 
 
+def lent(tensor: Tensor) -> NDArray[Any]:
+    """The memory of a tensor as an array.
+
+    `tensor.numpy()` would forbid for good to resize it, as loops do that fill one buffer with batch after batch, and
+    FSDP with the weights that it has gathered.
+    """
+    return tensor.numpy(force=True) if tensor._is_zerotensor() else np.from_dlpack(tensor)
+
+
 def plain_array(tensor: Tensor, *kinds: torch.dtype) -> NDArray[Any] | None:
-    """The same memory for a kernel that goes over it from end to end; None of another kind, place or order."""
-    if tensor.dtype not in kinds or not tensor.is_cpu or not tensor.is_contiguous() or type(tensor) not in _KINDS:
+    """The same memory for a kernel that goes over it from end to end; None of another kind, place or order, and where
+    there are no kernels.
+    """
+    if native.kernels is None or tensor.dtype not in kinds or not tensor.is_cpu or type(tensor) not in _KINDS:
         return None
-    return None if tensor.is_neg() else tensor.numpy()
+    try:
+        if not tensor.is_contiguous() or tensor.is_neg():
+            return None
+        array = lent(tensor)
+    except (RuntimeError, TypeError, BufferError):  # sparse, of another layout, without memory of its own
+        return None
+    return array if array.flags.aligned else None
 
 
 def arrays_of(tensors: Sequence[Tensor]) -> list[NDArray[Any]] | None:
     """The same memory as arrays; None if a tensor is on another device, sparse, a subclass, or unknown to NumPy."""
     if not _KINDS.issuperset(map(type, tensors)):
         return None
+    if not all(tensor.is_cpu and not tensor.is_neg() for tensor in tensors):
+        return None
     try:
-        return [tensor.detach().numpy() if tensor.requires_grad else tensor.numpy() for tensor in tensors]
-    except (RuntimeError, TypeError):  # sparse, on another device, negated lazily, of a kind that NumPy does not know
+        return [lent(tensor.detach() if tensor.requires_grad else tensor) for tensor in tensors]
+    except (RuntimeError, TypeError, BufferError):  # sparse, conjugated lazily, of a kind that NumPy does not know
         return None

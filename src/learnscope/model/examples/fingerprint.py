@@ -14,6 +14,7 @@ from learnscope.model.features.pooling import attention_mask
 from learnscope.task import Task
 from learnscope.task.batches import first_tensor
 from learnscope.tensor.hashing import mixed, row_checks
+from learnscope.tensor.host import lent
 
 ENTRIES = 16
 """Entries of an input that are used, scattered over it."""
@@ -69,5 +70,5 @@ def sample_digest(task: Task, batches: Iterable[Any]) -> str:
         for digest, values in ((inputs, input_sample(batch)), (labels, task.targets(batch))):
             # targets of sequences depend on the padding of their batch, and their inputs identify them already
             if values is not None and (digest is inputs or values.ndim == 1):
-                digest.update(values.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+                digest.update(lent(values.detach().cpu().contiguous().reshape(-1).view(torch.uint8)).tobytes())
     return hashlib.sha256(inputs.digest() + labels.digest()).hexdigest()[:16]

@@ -12,6 +12,7 @@ from torch import Tensor
 from learnscope.task.shapes import IGNORE, flatten_positions, is_single, predictions
 from learnscope.tensor.examples.at_once import host_scores
 from learnscope.tensor.hashing import as_float, mixed
+from learnscope.tensor.host import lent
 
 WIDE = 2**22
 """Up to this many logits everything is computed in float64; above that in the logits' precision, at least float32."""
@@ -69,7 +70,7 @@ def example_scores(logits: Tensor, targets: Tensor) -> ExampleScores:
         logits, aligned = logits.detach(), targets.to(logits.device).long()  # already one row per position
         if logits.is_cpu and len(aligned) and logits.numel() <= SOME:
             found = host_scores(logits, aligned)
-            scores = _of_few(logits, aligned) if found is None else _of_kernel(*found, aligned.numpy())
+            scores = _of_few(logits, aligned) if found is None else _of_kernel(*found, lent(aligned))
             if scores is not None:
                 return scores
         keep = aligned != IGNORE
@@ -159,7 +160,7 @@ def _of_few(logits: Tensor, targets: Tensor) -> ExampleScores | None:
     if classes > FEW:
         return None
     z: NDArray[np.float64] = torch.empty(classes, len(targets), dtype=torch.float64).copy_(logits.t()).numpy()
-    gold = targets.numpy()
+    gold = lent(targets)
     if gold.min() < 0 or gold.max() >= classes:
         return None
     places = gold * len(gold) + np.arange(len(gold))

@@ -82,7 +82,7 @@ class Feed:
             if not (isfinite(number) if type(number) is float else type(number) is int):
                 return False
             own[name] = [number]
-        if self.step is not None:
+        if self.step is not None and self._time is not None:
             self._queue.append((self.step, self._logged, self._time))
         self.step, self._logged, self._time, self.lag = step, own, time.time(), self._lag
         return True

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from learnscope import native
+from learnscope.tensor.host import lent
 
 Scores = tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.int64]]
 
@@ -25,10 +26,12 @@ def host_scores(logits: Tensor, targets: Tensor) -> Scores | None:
     if kernels is None or type(logits) is not Tensor:
         return None
     half = logits.dtype not in (torch.float32, torch.float64)
-    z = np.ascontiguousarray((logits.float() if half else logits).numpy(force=True))
-    count = len(z)
+    z = np.ascontiguousarray(lent((logits.float() if half else logits).detach().resolve_neg()))
+    wanted, count = np.ascontiguousarray(lent(targets)), len(z)
+    if not (z.flags.aligned and wanted.flags.aligned):
+        return None
     scores, right, predicted = np.empty((4, count)), np.empty(count, np.bool_), np.empty(count, np.int64)
-    inside = kernels.example_scores(z, np.ascontiguousarray(targets.numpy()), scores, right, predicted)
+    inside = kernels.example_scores(z, wanted, scores, right, predicted)
     return (scores, right, predicted) if inside else None
 
 
@@ -55,7 +58,9 @@ class Places:
         to = self._to[number]
         try:  # as called at every step, without a loop
             known = (to[0], ids.data_ptr(), to[1], to[2], logits.data_ptr(), to[3], to[4], targets.data_ptr(), to[5])
-            if logits.is_neg() or (inputs is not None and (inputs.is_neg() or not inputs.is_contiguous())):
+            if logits.is_neg():
+                return False
+            if inputs is not None and (inputs.is_neg() or inputs.is_conj() or not inputs.is_contiguous()):
                 return False
             self._copy(*known) if inputs is None else self._copy(*known, to[6], inputs.data_ptr(), to[7])
         except (RuntimeError, ValueError):  # it has no memory of the usual kind, or none
@@ -67,6 +72,10 @@ def own_numbers(values: Tensor) -> memoryview | Tensor:
     """A copy of whole numbers in one dimension, which has `tolist()`."""
     kernels = native.kernels
     usual = type(values) is Tensor and values.is_cpu and values.dtype is torch.int64 and values.ndim == 1
-    if kernels is None or not usual or not values.is_contiguous() or values.is_neg():
-        return values.detach().clone()
-    return memoryview(kernels.bytes_at(values.data_ptr(), 8 * len(values))).cast("q")
+    if kernels is not None and usual and not values.is_neg():
+        try:
+            if values.is_contiguous():
+                return memoryview(kernels.bytes_at(values.data_ptr(), 8 * len(values))).cast("q")
+        except (RuntimeError, ValueError):  # it has no memory of the usual kind, or none
+            pass
+    return values.detach().clone()

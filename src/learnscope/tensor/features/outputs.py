@@ -10,7 +10,7 @@ from torch import Tensor
 
 from learnscope import native
 from learnscope.tensor.context import plain_arithmetic
-from learnscope.tensor.host import plain_array
+from learnscope.tensor.host import lent, plain_array
 
 ROWS, ENTRIES = 128, 2**14
 """Examples, and entries of them, that are looked at: of more, those that lie equally far apart."""
@@ -42,7 +42,7 @@ def output_numbers(outputs: Tensor) -> Tensor | None:
     rows = (given[::row_step].flatten(1) if given.ndim > 1 else given[:, None])[:, ::column_step]
     if rows.is_cpu and not rows.is_neg() and rows.dtype in (torch.float32, torch.float64):
         with np.errstate(all="ignore"):  # NumPy's calls cost less
-            y = rows.numpy().astype(np.float64)
+            y = lent(rows).astype(np.float64)
             confidence = _confidence(y, y.max(1)[:, None], np.exp) if listed else np.nan
             return torch.from_numpy(np.array([*_numbers(y), confidence, width], np.float64))
     with plain_arithmetic(rows.device):

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from learnscope import native
 from learnscope.tensor.hashing import mixed
-from learnscope.tensor.host import plain_array
+from learnscope.tensor.host import lent, plain_array
 
 SMALL = 2**15
 """Entries of a tensor up to which NumPy is used."""
@@ -41,7 +41,7 @@ def host_text(tokens: Tensor, padding: int | None, rows: int, least: int) -> tup
 
 def small_moments(inputs: Tensor) -> Tensor:
     """As `number_moments`."""
-    values = inputs.numpy().astype(np.float64).reshape(-1)
+    values = lent(inputs).astype(np.float64).reshape(-1)
     finite = np.isfinite(values)
     if not finite.all():
         values = values[finite]
@@ -55,13 +55,13 @@ def small_moments(inputs: Tensor) -> Tensor:
 
 def small_root_mean_square(outputs: Tensor) -> Tensor:
     """As `root_mean_square`."""
-    values = outputs.numpy().astype(np.float64).reshape(-1)
+    values = lent(outputs).astype(np.float64).reshape(-1)
     return torch.from_numpy(np.array(math.sqrt(values @ values / len(values))))
 
 
 def small_hashes(rows: Tensor, salt: Tensor) -> tuple[Tensor, Tensor]:
     """As `row_hashes`, of rows (N, D) without padding."""
-    words = np.ascontiguousarray(rows.numpy()).view(_WORDS[rows.dtype]).astype(np.int64)
+    words = np.ascontiguousarray(lent(rows)).view(_WORDS[rows.dtype]).astype(np.int64)
     salted: Any = words ^ salt.numpy()
     hashes = np.asarray(mixed(salted).sum(1))  # operators alone, as torch has them
     return torch.from_numpy(hashes), torch.from_numpy((words != words[:, :1]).any(1))
@@ -69,14 +69,14 @@ def small_hashes(rows: Tensor, salt: Tensor) -> tuple[Tensor, Tensor]:
 
 def small_token_numbers(tokens: Tensor) -> Tensor:
     """As `token_numbers`, of whole numbers."""
-    ordered = np.sort(tokens.numpy(), axis=None)
+    ordered = np.sort(lent(tokens), axis=None)
     different = 1 + np.count_nonzero(ordered[1:] != ordered[:-1])
     return torch.from_numpy(np.array([ordered[-1], different], np.float64))
 
 
 def small_agreement(rows: Tensor, neighbours: int) -> tuple[NDArray[np.float64], bool]:
     """Of rows (N, D): by column, how often a row agrees with the next few ones, and whether all of them always do."""
-    values = rows.numpy()
+    values = lent(rows)
     longer = np.concatenate([values[-neighbours:], values])  # the last rows come before the first
     agree = np.empty((neighbours, *values.shape), np.bool_)
     for shift in range(neighbours):
@@ -87,7 +87,7 @@ def small_agreement(rows: Tensor, neighbours: int) -> tuple[NDArray[np.float64],
 
 def small_differing(rows: Tensor) -> NDArray[np.int64]:
     """Of rows (N, D): how many entries differ from what the row begins with, or from what it ends with if less do."""
-    values = rows.numpy()
+    values = lent(rows)
     at_start, at_end = (np.count_nonzero(values != values[:, [end]], axis=1) for end in (0, -1))
     least: NDArray[np.int64] = np.minimum(at_start, at_end)
     return least

@@ -30,14 +30,15 @@ def host_statistics(tensors: Sequence[Tensor]) -> Numbers | None:
         return None
     out = np.empty((6, len(arrays)))
     try:
-        kernels.gradient_sums(arrays, out, torch.get_num_threads())
+        try:
+            kernels.gradient_sums(arrays, out, torch.get_num_threads())
+        except (ValueError, BufferError):  # some have gaps
+            whole = _without_gaps(arrays)
+            if whole is None:
+                return None
+            kernels.gradient_sums(whole, out, torch.get_num_threads())
     except TypeError:  # numbers of another kind
         return None
-    except (ValueError, BufferError):  # some have gaps
-        whole = _without_gaps(arrays)
-        if whole is None:
-            return None
-        kernels.gradient_sums(whole, out, torch.get_num_threads())
     return out
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from learnscope.tensor.host import lent
 from learnscope.tensor.outputs.places import padded_targets
 from learnscope.tensor.outputs.small_objective import (
     host_class_sums,
@@ -90,7 +91,7 @@ def _highest(rows: Tensor) -> tuple[Tensor, Tensor]:
     if not rows.is_cpu or rows.dtype not in (torch.float32, torch.float64) or rows.is_neg() or not rows.numel():
         highest, predicted = rows.max(1)
         return highest, predicted
-    predicted = torch.from_numpy(rows.numpy().argmax(1))  # torch takes ten times as long on a CPU
+    predicted = torch.from_numpy(lent(rows).argmax(1))  # torch takes ten times as long on a CPU
     return rows.gather(1, predicted[:, None])[:, 0], predicted
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from learnscope import native
-from learnscope.tensor.host import plain_array
+from learnscope.tensor.host import lent, plain_array
 
 SMALL = 2**15
 """Entries of a tensor up to which NumPy is used."""
@@ -72,7 +72,7 @@ def small_class_sums(
     rows: Tensor, targets: Tensor, ignore_index: int, weight: Tensor | None, near: float, *, columns: bool
 ) -> dict[str, NDArray[Any]]:
     """As `class_sums`, of rows of all outputs, and targets that are classes; with `columns`, of these too."""
-    given, every = rows.numpy(), targets.reshape(-1).numpy().astype(np.int64, copy=False)
+    given, every = lent(rows), lent(targets.reshape(-1)).astype(np.int64, copy=False)
     classes = given.shape[1]
     ignored = every == ignore_index
     in_range = (every >= 0) & (every < classes)
@@ -132,4 +132,4 @@ def _of_parts(rows: NDArray[Any], totals: NDArray[Any], near: float) -> bool:
 
 def small_touched(gradient: Tensor) -> Tensor:
     """Whether any entry of each column (N, K) is not 0."""
-    return torch.from_numpy((gradient.numpy() != 0).any(0))
+    return torch.from_numpy((lent(gradient) != 0).any(0))
