@@ -14,6 +14,7 @@ Nothing is compiled at this size: that begins at 2²⁵ entries, and its seconds
 from __future__ import annotations
 
 import argparse
+import gc
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -75,6 +76,7 @@ def _round(watched: Loop, plain: Loop, probes: list[ls.Probe], lengths: Sequence
         ls.watch(watched.model, watched.optimizer, run=Path(folder) / "run", probes=probes, strict=True) as w,
     ):
         in_turns(watched, Watched(w), plain, 3)  # to warm up
+        gc.collect()  # what was made before is of neither loop
         for steps in lengths:
             more = in_turns(watched, Watched(w), plain, steps - done)
             seconds, done = (seconds[0] + more[0], seconds[1] + more[1]), steps

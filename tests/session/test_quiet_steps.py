@@ -18,7 +18,8 @@ from learnscope.record import Record
 from learnscope.session.loop import Loop
 
 PROBES: list[Any] = [
-    ls.GradientFlow(every=7), ls.LoopCalls(every=9), ls.LostSteps(), ls.LearningRate(every=11), ls.ParameterChange(every=20),
+    ls.GradientFlow(every=7), ls.LoopCalls(every=9), ls.LostSteps(), ls.LearningRate(every=11),
+    ls.ParameterChange(every=20),
 ]  # fmt: skip
 
 
