@@ -18,6 +18,7 @@ beyond what it holds before, file is what `save` writes; ids are 0..N−1, or sp
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import math
 import subprocess
@@ -147,6 +148,7 @@ def ratios(way: type[Analyzer] | type[Watched], runs: int, epochs: int, threads:
             (model, optimizer, tracked_epoch), (_, _, plain_epoch) = loops if number % 2 else loops[::-1]
             tracked = plain = 0.0
             tracking = way(model, optimizer, Path(folder) / str(number))
+            gc.collect()  # what was made before is of neither loop
             for turn in range(epochs):
                 if turn % 2:
                     tracked += tracked_epoch(tracking)

@@ -10,6 +10,8 @@ from learnscope.session.engine import FED, Engine
 
 Due = tuple[Sequence[Bound], Sequence[Bound]]
 NOTHING: Due = ((), ())
+NEVER = 2**62
+"""A step that no training takes."""
 
 
 class DueSteps:
@@ -31,5 +33,5 @@ class DueSteps:
             if each.probe.at in ("before_step", "after_step") and not each.probe.needs & FED
         ]  # fmt: skip
         self._asked, self._known = step, len(bound)
-        self.next = min((next_due(every, step) for every in schedules), default=step + 1)
+        self.next = min((next_due(every, step) for every in schedules), default=NEVER)
         return self._engine.due("before_step", step), self._engine.due("after_step", step)
