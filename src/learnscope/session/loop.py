@@ -17,20 +17,15 @@ from learnscope.session.engine import Engine
 from learnscope.session.steps.attempts import Attempts
 from learnscope.session.steps.backwards import Backwards, MicroBatchMeter, is_one_of_several
 from learnscope.session.steps.calls import Calls
+from learnscope.session.steps.count import StepCount
 from learnscope.session.steps.due import DueSteps
 from learnscope.session.steps.ends import StepEnds
 from learnscope.session.steps.fed import FedProbes, collects_until_epoch
 from learnscope.session.steps.feed import Feed, own_numbers
-from learnscope.session.steps.leaves import have_stepped
 from learnscope.session.steps.listening import Listening
-from learnscope.session.steps.quiet import PlainQuiet, Quiet
 from learnscope.session.subject import snapshot_key, take_snapshots
 from learnscope.session.unfired import unmeasured_end
 
-REFRESH = 50
-"""Every so many steps the model's parameters are read anew: they may be other objects by then."""
-LOOKS_APART = 1.0
-"""The most seconds between two looks at what waits to be written, at quiet steps."""
 NO_STEPS = (
     "the loop had backward passes and no step, so nothing of its steps was recorded: pass the optimizer, "
     "ls.watch(model, optimizer), or call w.step() after each step"
@@ -45,10 +40,8 @@ class Loop:
 
     def __init__(self, engine: Engine, *, steps: int, epoch: int, clock: Optimizer | None) -> None:
         self.engine, self.subject = engine, engine.subject
-        self._steps = self.first_step = steps
         self.epoch = epoch
         self.skipped_steps = 0
-        self.passes = 1
         self.snapshots = take_snapshots(self.subject, [bound.probe for bound in engine.bound], steps)
         self._names_rows = any(isinstance(b.probe, LostSteps) or "logged" in b.probe.needs for b in engine.bound)
         """Whether somebody may ask for the ids of the last steps' examples: where no loss is known, nobody does."""
@@ -65,20 +58,23 @@ class Loop:
         counts = any("calls" in bound.probe.needs for bound in engine.bound)
         self._counts = counts
         self._backwards = Backwards(self.subject, engine.failed, follow=counts)
-        self._quiet = self._made_quiet()
+        self._count = StepCount(engine, self.feed, self._backwards, steps, follows=counts)
         self._listening = Listening(engine)
         self._due = DueSteps(engine)
         self._seen_at_last_step = 0
         """What was seen of backward passes, since the last training step, before an optimizer last stepped."""
         self._seen_when_opened = 0
         self._micro_batches: MicroBatches | None = None
-        self._calls = Calls(self.subject, self._backwards, self._quiet, counts=counts)
-        self._attempts = Attempts(engine, self._backwards, self._calls, self._quiet, self.feed, self.moment)
+        self._calls = Calls(self.subject, self._backwards, self._count.quiet, counts=counts)
+        self._attempts = Attempts(engine, self._backwards, self._calls, self._count.quiet, self.feed, self.moment)
         if counts:
             self._backwards.on_reach = self._calls.reached
         self._ends = StepEnds(
-            engine, self, self._calls if counts else None, self._attempts if counts else None, self._quiet
+            engine, self, self._calls if counts else None, self._attempts if counts else None, self._count.quiet
         )
+        self._count.plan = self._plan_step
+        self._count.ended = self._calls.quiet_steps_ended if counts else self._backwards.quiet_steps_ended
+        self._calls.on_pending = self._count.catch_up
         self._ends.attach(self.subject.optimizers, clock)
 
     def start(self, passes: int = 1) -> None:
@@ -89,13 +85,17 @@ class Loop:
     @property
     def steps(self) -> int:
         """Training steps that have ended."""
-        if self._quiet.pending:
-            self._catch_up()
-        return self._steps
+        return self._count.steps
 
-    @steps.setter
-    def steps(self, steps: int) -> None:
-        self._steps = steps
+    @property
+    def first_step(self) -> int:
+        """How many there were when the session began."""
+        return self._count.first
+
+    @property
+    def passes(self) -> int:
+        """Backward passes of the last step."""
+        return self._count.passes
 
     @property
     def steps_taken(self) -> int:
@@ -115,10 +115,10 @@ class Loop:
             return
         if self._ends.single:
             seen = self._backwards.course.seen if self._counts else self._backwards.seen
-            if self.feed.queue(self._steps + self._quiet.pending, seen > 0, logged):
+            if self.feed.queue(self._count.by_now, seen > 0, logged):
                 return
-            self.feed.queues_until = self._queues_until()
-        if not self._ends.single and self._ends.half_taken:
+            self.feed.queues_until = self._count.queues_until(notes=self._fed.notes)
+        elif self._ends.half_taken:
             self.hand_over(logged=logged)
             return
         numbers = own_numbers(logged)
@@ -139,11 +139,6 @@ class Loop:
             self.engine.budget.add(bound.label, time.perf_counter() - started)
         return taken
 
-    def _queues_until(self) -> int:
-        """The last step whose numbers may wait to be noted with others."""
-        waits = self.feed.lag and self._fed.notes and not self.engine.inherited
-        return self.engine.full_at(self.steps + 1) - 1 if waits else -1
-
     def name_rows(self, ids: Any) -> None:
         """Keep the ids of a batch's examples."""
         self.feed.add_rows(self.steps, self.first_step, self._backwards.seen > 0, ids)
@@ -154,8 +149,8 @@ class Loop:
 
     def settle(self) -> None:
         """Nothing more will come of the training step that is open."""
-        if self._quiet.pending:
-            self._catch_up()
+        if self._count.quiet.pending:
+            self._count.catch_up()
         self._ends.settle()
 
     def moment(self, phase: str, step: int | None = None, **details: Any) -> Moment:
@@ -204,7 +199,7 @@ class Loop:
 
     def _plan_step(self, passes: int) -> None:
         """Decide which probes are due at the coming step, and listen to its micro-batches if a probe uses them."""
-        self.passes = passes
+        self._count.passes = passes
         # decided before the step, so that what is gone afterwards can be kept
         self._before, self._after = self._due.at(self.steps + 1)
         if self._before or not self._listening.idle:
@@ -214,12 +209,8 @@ class Loop:
             self.sizes.clear()
         if passes > 1 and self._micro_batch_users():
             self._meter = MicroBatchMeter(self.subject.parameters, of_one_rank=self._of_one_rank)
-        quiet = self._quiet
-        quiet.number = self.subject.calls.steps
-        # the last of the coming steps at which the parameters are not read anew, and before one is due
-        refreshed = self.steps + REFRESH - (self.steps - self.first_step) % REFRESH
-        quiet.room = min(self._due.next, refreshed) - 1 - self.steps
-        quiet.quiet = quiet.room > 0 and self._is_quiet()
+        self._count.quiet.number = self.subject.calls.steps
+        self._count.may_be_quiet(self._due.next, now=self._is_quiet())
 
     def _is_quiet(self) -> bool:
         """Whether the coming step has only to be counted."""
@@ -227,41 +218,6 @@ class Loop:
         if busy or not (self._listening.idle and self._ends.is_settled and self.listens):
             return False
         return not self._counts or self._calls.may_be_quiet(self.subject.optimizers[0])
-
-    def _made_quiet(self) -> PlainQuiet:
-        quiet = Quiet(
-            self._backwards.course, self._backwards.leaves, self._backwards.arrivals, self._counts, have_stepped
-        )
-        quiet.look = self.engine.safely(self._look)
-        self.engine.gather = self.feed.drain
-        return quiet
-
-    def _catch_up(self) -> None:
-        """Count the quiet steps that have ended meanwhile."""
-        quiet, feed = self._quiet, self.feed
-        steps, passes, quiet.pending, quiet.passes = quiet.pending, quiet.passes, 0, 0
-        self._steps += steps
-        self.passes = quiet.last
-        if self._counts:
-            self._calls.quiet_steps_ended(steps, passes)
-        else:
-            self._backwards.note_passes(passes)
-        if feed.step is not None and feed.step < self._steps - feed.lag:
-            feed.flush()
-        if self.sizes:
-            self.sizes.clear()
-
-    def _look(self) -> None:
-        """Between two quiet steps, where somebody cannot wait, time has passed, or another step comes."""
-        if self._quiet.pending:
-            self._catch_up()
-        self.feed.stepped(self._steps)
-        self.feed.drain()
-        self._quiet.looked = now = time.time()
-        self.engine.write_in_time(now)
-        self._quiet.apart = min(self.engine.look_at(now) - now, LOOKS_APART)
-        if self._quiet.room <= 0:
-            self._plan_step(self.passes)
 
     def looks_at_step(self) -> bool:
         return True
@@ -287,7 +243,7 @@ class Loop:
         """Gradients of the first optimizer are complete, no step has been taken."""
         self._micro_batches = None if self._meter is None else self._read_meter()
         self._seen_when_opened = self._backwards.seen
-        if (self.steps - self.first_step) % REFRESH == REFRESH - 1:
+        if self._count.reads_anew:
             self.subject.refresh()
             self._calls.refresh()
         preparing = [bound for bound in self._after if prepares(bound.probe)] if self._after else ()
@@ -319,7 +275,7 @@ class Loop:
             self._read_meter()
             self._plan_step(passes)
             return
-        self.steps += 1
+        self._count.steps += 1
         self._attempts.step_ended()
         if self._after:
             handed = HandedOver(stepped=self._ends.stepped())

@@ -86,6 +86,6 @@ class SilentLoop(Loop):
         if self._ends.skipped:
             self.skipped_steps += 1
         else:
-            self.steps += 1
+            self._count.steps += 1
         self._ends.forget()
         self.sizes.clear()

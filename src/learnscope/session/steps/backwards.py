@@ -76,11 +76,11 @@ class Backwards:
         """The passes of a step that has ended; those of the next are counted from now on."""
         self.course.seen = 0
         passes = taken_passes(self.leaves, self.arrivals)
-        self.note_passes(passes)
+        self.quiet_steps_ended(1, passes)
         return passes
 
-    def note_passes(self, passes: int) -> None:
-        """Those of one or more steps that have ended."""
+    def quiet_steps_ended(self, _steps: int, passes: int) -> None:
+        """Steps of so many passes have ended."""
         if not passes and self._spare:
             self._count_at([p for p in self._spare if p.requires_grad])
             self._spare = ()

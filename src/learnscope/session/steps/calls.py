@@ -65,6 +65,8 @@ class Calls:
         self._members: dict[int, tuple[int, list[PlainLeaf]]] = {}
         self.on_discard: Callable[[], object] | None = None
         """Called when a backward finds the gradients of an earlier one cleared, and no step has used them."""
+        self.on_pending: Callable[[], object] | None = None
+        """Counts the quiet steps that nobody has asked for yet."""
         self._on_reach: Callable[[], object] | None = None
         self._ends: list[Callable[[], object]] = []
         if counts:
@@ -274,8 +276,8 @@ class Calls:
 
     def _scheduled(self, schedule: Any) -> None:
         if any(schedule.optimizer is each for each in self._subject.optimizers):
-            if self._quiet.pending and self._quiet.look is not None:
-                self._quiet.look()  # those steps were before it
+            if self._quiet.pending and self.on_pending is not None:
+                self.on_pending()  # those steps were before it
             self._counts.has_schedule = True
             self._stepped_schedules[id(schedule)] += 1
 
