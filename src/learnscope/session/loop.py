@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from torch.optim import Optimizer
@@ -14,6 +14,7 @@ from learnscope.core.probe import is_due, prepares
 from learnscope.probes.gradients.lost_steps import LostSteps
 from learnscope.session.bound import Bound
 from learnscope.session.engine import Engine
+from learnscope.session.handing import Handing
 from learnscope.session.steps.attempts import Attempts
 from learnscope.session.steps.backwards import Backwards, MicroBatchMeter, is_one_of_several
 from learnscope.session.steps.calls import Calls
@@ -21,7 +22,7 @@ from learnscope.session.steps.count import StepCount
 from learnscope.session.steps.due import DueSteps
 from learnscope.session.steps.ends import StepEnds
 from learnscope.session.steps.fed import FedProbes, collects_until_epoch
-from learnscope.session.steps.feed import Feed, own_numbers
+from learnscope.session.steps.feed import Feed
 from learnscope.session.steps.listening import Listening
 from learnscope.session.subject import snapshot_key, take_snapshots
 from learnscope.session.unfired import unmeasured_end
@@ -32,7 +33,7 @@ NO_STEPS = (
 )
 
 
-class Loop:
+class Loop(Handing):
     """Fires the probes that are due at the hooks of one training loop."""
 
     listens = True
@@ -44,7 +45,6 @@ class Loop:
         self.skipped_steps = 0
         self.snapshots = take_snapshots(self.subject, [bound.probe for bound in engine.bound], steps)
         self._names_rows = any(isinstance(b.probe, LostSteps) or "logged" in b.probe.needs for b in engine.bound)
-        """Whether somebody may ask for the ids of the last steps' examples: where no loss is known, nobody does."""
         self._fed = FedProbes(engine)
         self._fed.epoch = epoch
         waits = engine.write_every > 1 and engine.write_seconds > 0
@@ -62,7 +62,6 @@ class Loop:
         self._listening = Listening(engine)
         self._due = DueSteps(engine)
         self._seen_at_last_step = 0
-        """What was seen of backward passes, since the last training step, before an optimizer last stepped."""
         self._seen_when_opened = 0
         self._micro_batches: MicroBatches | None = None
         self._calls = Calls(self.subject, self._backwards, self._count.quiet, counts=counts)
@@ -101,47 +100,6 @@ class Loop:
     def steps_taken(self) -> int:
         """Training steps, with one that is open if it will count."""
         return self.steps + self._ends.counted
-
-    def hand_over(self, **content: Any) -> None:
-        if self._ends.half_taken:
-            self.feed.add_between(self.steps + 1, self._seen_since_a_step(), **content)
-        else:
-            self.feed.add(self.steps, self.first_step, self._backwards.seen > 0, **content)
-
-    def log(self, logged: Mapping[str, Any]) -> None:
-        """What the loop logs, as most do at every step."""
-        self._names_rows = True
-        if self._attempts.late is not None and self._attempts.takes(logged):
-            return
-        if self._ends.single:
-            seen = self._backwards.course.seen if self._counts else self._backwards.seen
-            if self.feed.queue(self._count.by_now, seen > 0, logged):
-                return
-            self.feed.queues_until = self._count.queues_until(notes=self._fed.notes)
-        elif self._ends.half_taken:
-            self.hand_over(logged=logged)
-            return
-        numbers = own_numbers(logged)
-        self.feed.add_logged(self.steps, self.first_step, self._backwards.seen > 0, numbers)
-        self._attempts.logged(numbers)
-
-    def take_examples(self, *batch: Any) -> bool:
-        """Give a batch to the one probe that collects examples, in one copy; False if it has to be handed over."""
-        bound = self._fed.collector
-        if bound is None or self.feed.holds_examples or self.engine.inherited:
-            return False
-        started = time.perf_counter()
-        taken = bound.probe.take_at_once(bound.state, self.epoch, *batch)
-        if taken:
-            if self._names_rows:
-                self.feed.add_rows(self.steps, self.first_step, self._backwards.seen > 0, batch[0])
-            bound.waiting += 1
-            self.engine.budget.add(bound.label, time.perf_counter() - started)
-        return taken
-
-    def name_rows(self, ids: Any) -> None:
-        """Keep the ids of a batch's examples."""
-        self.feed.add_rows(self.steps, self.first_step, self._backwards.seen > 0, ids)
 
     @property
     def measures_micro_batches(self) -> bool:
@@ -285,9 +243,6 @@ class Loop:
         self._plan_step(passes)
 
     # helpers
-
-    def _seen_since_a_step(self) -> int:
-        return self._backwards.seen - self._seen_at_last_step
 
     def _micro_batch_users(self) -> list[Bound]:
         return [bound for bound in self._before if "micro_batches" in bound.probe.uses]

@@ -22,7 +22,8 @@ class StepCount:
 
     def __init__(self, engine: Engine, feed: Feed, backwards: Backwards, steps: int, *, follows: bool) -> None:
         self._engine, self._feed, self._backwards = engine, feed, backwards
-        self.first = self._steps = steps
+        self.first = self.counted = steps
+        """Steps when the session began; those that were counted when somebody last asked."""
         self.passes = 1
         """Backward passes of the last step."""
         self.quiet: PlainQuiet = Quiet(backwards.course, backwards.leaves, backwards.arrivals, follows, have_stepped)
@@ -38,37 +39,32 @@ class StepCount:
         """Training steps that have ended."""
         if self.quiet.pending:
             self.catch_up()
-        return self._steps
+        return self.counted
 
     @steps.setter
     def steps(self, steps: int) -> None:
-        self._steps = steps
-
-    @property
-    def by_now(self) -> int:
-        """The same; those that wait go on waiting."""
-        return self._steps + self.quiet.pending
+        self.counted = steps
 
     @property
     def reads_anew(self) -> bool:
         """Whether the parameters are to be read anew at the coming step."""
-        return (self._steps - self.first) % REFRESH == REFRESH - 1
+        return (self.counted - self.first) % REFRESH == REFRESH - 1
 
     def catch_up(self) -> None:
         """Count the quiet steps that have ended meanwhile."""
         quiet, feed = self.quiet, self._feed
         steps, passes, quiet.pending, quiet.passes = quiet.pending, quiet.passes, 0, 0
-        self._steps += steps
+        self.counted += steps
         self.passes = quiet.last
         self.ended(steps, passes)
-        if feed.step is not None and feed.step < self._steps - feed.lag:
+        if feed.step is not None and feed.step < self.counted - feed.lag:
             feed.flush()
 
     def look(self) -> None:
         """Write what waits: time has passed, or another kind of step comes."""
         if self.quiet.pending:
             self.catch_up()
-        self._feed.stepped(self._steps)
+        self._feed.stepped(self.counted)
         self._feed.drain()
         self.quiet.looked = now = time.time()
         self._engine.write_in_time(now)
@@ -78,7 +74,7 @@ class StepCount:
 
     def may_be_quiet(self, next_due: int, *, now: bool) -> None:
         """The coming steps are quiet until one is due, or reads the parameters anew, if the next one is (`now`)."""
-        quiet, steps = self.quiet, self._steps
+        quiet, steps = self.quiet, self.counted
         quiet.room = min(next_due, steps + REFRESH - (steps - self.first) % REFRESH) - 1 - steps
         quiet.quiet = now and quiet.room > 0
 

@@ -71,7 +71,7 @@ class Feed:
         """Take what was logged after `step` steps if it is finite numbers that come alone, as at most steps."""
         if backward_seen or self._ahead:
             step += 1
-        if self._ahead is None or step > self.queues_until or step == self.step:
+        if self._ahead is None or step > self.queues_until or step == self.step or self.rows.kept:
             return False
         if self._time is None:
             self.flush()
