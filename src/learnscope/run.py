@@ -58,7 +58,12 @@ class Run(RunReader):
 
     def examples(self) -> pd.DataFrame:
         """One row per training example, from an `ExampleLedger`; see `learnscope.ledger.table.frame`."""
-        return self.ledger().frame()
+        from learnscope.ledger.stored import NONE_FOLLOWED, stored_frame
+
+        frame = stored_frame(self.backend)
+        if frame is None:
+            raise KeyError(NONE_FOLLOWED)
+        return frame
 
     def suspicious_labels(self) -> pd.DataFrame:
         """Examples whose label the model doubted on average over their presentations, the most doubtful first.
@@ -97,17 +102,20 @@ class Run(RunReader):
             if isinstance(data, ShowExamples)
             else ShowExamples(data, field=field, tokenizer=tokenizer, shape=shape)
         )
-        self.ledger()  # says so if no examples were followed
         with _held_generators():
-            return show_notable(self.backend, show) or {}
+            looks = show_notable(self.backend, show)
+        if looks is None:
+            self.examples()  # says so if no examples were followed
+        return looks or {}
 
     def ledger(self) -> Ledger:
         """The ledger of examples, as an `ExampleLedger` last stored it."""
         from learnscope.ledger.ledger import ledger_of
+        from learnscope.ledger.stored import NONE_FOLLOWED
 
         ledger = ledger_of(self.backend)
         if ledger is None:
-            raise KeyError("no examples were followed in this run: give ls.ExampleLedger() to ls.watch or ls.replay")
+            raise KeyError(NONE_FOLLOWED)
         return ledger
 
     def rows_of_step(self, step: int) -> list[int | str]:

@@ -133,3 +133,21 @@ def test_numbers_of_quiet_steps_are_written_in_time(tmp_path: Path) -> None:
     steps = [record.step for record in ls.open_run(tmp_path / "run").records() if record.probe == "Loss"]
     training.w.close()
     assert max(steps) == 29
+
+
+@pytest.mark.parametrize("probes", [[ls.Loss()], [ls.GradientFlow(every=100), ls.LoopCalls(every=100), ls.Loss()]])
+def test_a_number_that_is_not_finite_is_written_by_the_next_step(probes: list[Any], tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    w = ls.watch(model, optimizer, probes=probes, run=tmp_path / "run", write_seconds=1000.0)
+    for step in range(1, 12):
+        optimizer.zero_grad()
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+        if step < 11:
+            w.log(loss=float("inf") if step == 10 else 1.0)
+    steps = [record.step for record in ls.open_run(tmp_path / "run").records() if record.probe == "Loss"]
+    w._loop.detach()
+    w._engine.close()
+    assert steps == list(range(1, 11))

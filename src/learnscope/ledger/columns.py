@@ -41,6 +41,11 @@ _DTYPES: dict[str, np.dtype[Any]] = {
 }  # fmt: skip
 
 
+def dtype_of(name: str) -> np.dtype[Any]:
+    """Of a column."""
+    return _DTYPES[name] if name in _DTYPES else _FIELDS[name]
+
+
 class Columns:
     """Numbers of every example, in rows: of millions of examples, a batch then reads one place each, not twenty.
 

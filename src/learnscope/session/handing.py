@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from math import isfinite
 from typing import Any
 
 from learnscope.session.engine import Engine
@@ -53,6 +54,8 @@ class Handing:
             self.hand_over(logged=logged)
             return
         numbers = own_numbers(logged)
+        if any(type(number) is float and not isfinite(number) for number in numbers.values()):
+            self._count.quiet.quiet = False  # the coming step completes and writes it
         self.feed.add_logged(self._count.steps, self._count.first, self._backwards.seen > 0, numbers)
         self._attempts.logged(numbers)
 

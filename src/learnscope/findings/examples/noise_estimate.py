@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from learnscope.findings import analysis
 from learnscope.findings.examples.noise_mixture import HIGHEST, Mixture, fit
-from learnscope.ledger.ledger import ledger_of
+from learnscope.ledger.stored import stored_frame
 from learnscope.quantities.examples import ExampleLedger
 from learnscope.reading.cuts import Cuts
 from learnscope.reading.words import count, listed, num, percent
@@ -115,8 +115,7 @@ def suspicious(frame: pd.DataFrame) -> pd.DataFrame:
 
 @analysis(place=60, check="wrong labels", needs=[ExampleLedger.mean_el2n])
 def label_noise(reader: RunReader, cuts: Cuts) -> list[Finding]:
-    ledger = ledger_of(reader.backend)
-    frame = None if ledger is None else ledger.frame()
+    frame = stored_frame(reader.backend)
     if frame is None or "target" not in frame or not frame["target"].notna().all():
         return []
     if len(frame) < FEWEST or float(frame["presentations"].median()) < PRESENTATIONS:

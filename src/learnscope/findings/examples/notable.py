@@ -10,10 +10,10 @@ import numpy as np
 import pandas as pd
 
 from learnscope.findings.examples.noise_estimate import suspicious
-from learnscope.ledger.ledger import ledger_of
 from learnscope.ledger.looks import Look
 from learnscope.ledger.show import ShowExamples
 from learnscope.ledger.shown import put_shown
+from learnscope.ledger.stored import stored_frame
 from learnscope.store.backend import Backend
 
 LISTED = 25
@@ -63,8 +63,7 @@ def show_notable(
 
     The caller holds the random generators: a data set that augments draws.
     """
-    ledger = ledger_of(backend)
-    frame = None if ledger is None else ledger.frame()
+    frame = stored_frame(backend)
     if frame is None or not len(frame):
         return None
     looks = dict(show.looks(notable(frame).targets(), view))

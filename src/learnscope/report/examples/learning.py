@@ -11,8 +11,9 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from learnscope.ledger.ledger import ledger_of
+from learnscope.ledger import table
 from learnscope.ledger.patterns import patterns
+from learnscope.ledger.stored import stored_arrays
 from learnscope.quantities.examples import ExampleLedger
 from learnscope.reading.cells import epoch_statistics
 from learnscope.reading.gather import labels_of
@@ -180,7 +181,7 @@ def learning_figure(reader: RunReader) -> Figure | None:
 
 def ledger_figure(draw: Callable[[pd.DataFrame, Mapping[str, Any]], Figure], reader: RunReader) -> Figure | None:
     """`data_map` or `hardest` of a run's ledger."""
-    ledger = ledger_of(reader.backend)
-    if ledger is None or (examples := with_confidence(ledger.frame())).empty:
+    arrays = stored_arrays(reader.backend)
+    if arrays is None or (examples := with_confidence(table.frame(arrays))).empty:
         return None
-    return draw(examples, patterns(ledger.arrays()))
+    return draw(examples, patterns(arrays))

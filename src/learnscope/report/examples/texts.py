@@ -5,8 +5,8 @@ from __future__ import annotations
 import pandas as pd
 
 from learnscope.findings.examples.notable import notable
-from learnscope.ledger.ledger import ledger_of
 from learnscope.ledger.shown import shown_of
+from learnscope.ledger.stored import stored_frame
 from learnscope.reading.words import num
 from learnscope.store.reader import RunReader
 
@@ -18,10 +18,10 @@ HEAD = ("listed as", "id", "label", "mean p(label)", "text")
 def example_texts(reader: RunReader) -> list[tuple[str, str, str, str, str]]:
     """A line for each of the notable examples that is a text; none if no texts were kept."""
     texts = {id: look.text for id, look in shown_of(reader.backend)[0].items() if look.text is not None}
-    ledger = ledger_of(reader.backend) if texts else None
-    if ledger is None or not len(ledger):
+    frame = stored_frame(reader.backend) if texts else None
+    if frame is None or not len(frame):
         return []
-    first = notable(ledger.frame())
+    first = notable(frame)
     lines = []
     for kind, rows in (("hardest", first.hardest), ("forgotten", first.forgotten), ("doubted", first.doubted)):
         for row in rows[rows["id"].isin(list(texts))].head(EACH).to_dict("records"):

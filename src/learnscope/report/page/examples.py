@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from learnscope.findings.examples.notable import notable
-from learnscope.ledger.ledger import ledger_of
 from learnscope.ledger.looks import Look
 from learnscope.ledger.shown import shown_of
+from learnscope.ledger.stored import stored_frame
 from learnscope.reading.lost import rows_by_step
 from learnscope.report.page.packing import Columns
 from learnscope.store.reader import RunReader
@@ -22,8 +22,7 @@ IDS = 64
 
 def examples_of(columns: Columns, reader: RunReader) -> dict[str, Any] | None:
     """None if no examples were followed."""
-    ledger = ledger_of(reader.backend)
-    frame = None if ledger is None else ledger.frame()
+    frame = stored_frame(reader.backend)
     if frame is None or not len(frame):
         return None
     scored = frame[np.isfinite(frame["confidence"].to_numpy(np.float64))]
