@@ -14,14 +14,16 @@ from typing import Protocol, cast
 import numpy as np
 from numpy.typing import NDArray
 
-SOURCES = 0x12F0F0E8
+SOURCES = 0x65833A41
 """Of the sources in C, made by `make names`. What was compiled of others may have other functions."""
 
 Numbers = NDArray[np.float64]
+Place = tuple[int, int, int]
+"""Address, entries and bytes of each, of memory that is held by the caller. It is not checked."""
 Ids = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 Floats = NDArray[np.float32]
-Arrays = list[Floats]
+Arrays = list[Floats] | list[Place]
 Blocks = NDArray[np.int32]
 
 
@@ -87,7 +89,7 @@ class Kernels(Protocol):
     ) -> None:
         """As `token_first_places` of `learnscope.tensor.outputs.places`, of the first of these sequences."""
 
-    def gradient_sums(self, arrays: list[NDArray[np.floating]], out: Numbers, threads: int, /) -> None:
+    def gradient_sums(self, arrays: list[NDArray[np.floating]] | list[Place], out: Numbers, threads: int, /) -> None:
         """Of each float32 or float64 array Σx², entries = 0, NaN, ±∞, max|x| without NaN, entries as large as that.
 
         `out` has a row for each. As large are NaN if all entries are 0 or one is not finite.

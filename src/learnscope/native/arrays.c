@@ -8,6 +8,7 @@
 #endif
 
 #define MOST_THREADS 64
+#define LOWEST 65536 /* no program has memory below; a tensor whose memory was freed may point there */
 
 int get_array(PyObject *object, Py_buffer *view, const char *formats, int writable) {
     int flags = PyBUF_ANY_CONTIGUOUS | PyBUF_FORMAT | (writable ? PyBUF_WRITABLE : 0);
@@ -19,6 +20,33 @@ int get_array(PyObject *object, Py_buffer *view, const char *formats, int writab
         PyBuffer_Release(view);
         return -1;
     }
+    return 0;
+}
+
+static int get_plain(PyObject *object, Py_buffer *view, const char *formats) {
+    return get_array(object, view, formats, 0);
+}
+
+/* (address, entries, bytes of each) of memory that the caller holds, as a buffer that nobody has to release. */
+static int get_place(PyObject *place, Py_buffer *view, const char *formats) {
+    Py_ssize_t numbers[3];
+    for (int index = 0; index < 3; index++) {
+        PyObject *number = PyTuple_GetItem(place, index);
+        numbers[index] = number ? PyLong_AsSsize_t(number) : -1;
+        if (numbers[index] == -1 && PyErr_Occurred()) return -1;
+    }
+    static char single[] = "f", wide[] = "d";
+    static double nothing;
+    Py_ssize_t address = numbers[0], entries = numbers[1], size = numbers[2];
+    char *format = size == 4 ? single : size == 8 ? wide : NULL;
+    int is_memory = entries == 0 || (address >= LOWEST && address % size == 0);
+    if (!format || !strchr(formats, *format) || entries < 0 || entries > PY_SSIZE_T_MAX / 8 || !is_memory) {
+        PyErr_SetString(PyExc_TypeError, "no place of numbers of this kind");
+        return -1;
+    }
+    memset(view, 0, sizeof *view);
+    view->buf = entries ? (void *)address : &nothing;
+    view->len = entries * size, view->itemsize = size, view->format = format, view->ndim = 1;
     return 0;
 }
 
@@ -35,7 +63,8 @@ Py_buffer *get_arrays(PyObject *sequence, Py_ssize_t *count, const char *formats
     }
     for (Py_ssize_t index = 0; index < *count; index++) {
         PyObject *item = PyList_GetItem(sequence, index);
-        if (!item || get_array(item, &views[index], formats, 0)) {
+        int is_place = item && PyTuple_Check(item) && PyTuple_Size(item) == 3;
+        if (!item || (is_place ? get_place : get_plain)(item, &views[index], formats)) {
             release_arrays(views, index);
             return NULL;
         }

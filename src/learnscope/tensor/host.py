@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from learnscope import native
+from learnscope.native import Place
 
 _KINDS = frozenset({Tensor, torch.nn.Parameter})
 
@@ -37,6 +38,32 @@ def plain_array(tensor: Tensor, *kinds: torch.dtype) -> NDArray[Any] | None:
     except (RuntimeError, TypeError, BufferError):  # sparse, of another layout, without memory of its own
         return None
     return array if array.flags.aligned else None
+
+
+_BYTES = {torch.float32: 4, torch.float64: 8}
+
+
+def places_of(tensors: Sequence[Tensor], *, turned: bool = False) -> list[Place] | None:
+    """Where kernels find the entries: address, number, and bytes of each. Arrays take several times as long to make.
+
+    None if one is on another device, of another kind, or has gaps; with `turned` the order of a matrix does not matter.
+    Nothing holds the memory: the tensors have to be there until the kernel is done.
+    """
+    places = []
+    try:
+        for tensor in tensors:
+            size = _BYTES.get(tensor.dtype)
+            if size is None or type(tensor) not in _KINDS or not tensor.is_cpu or tensor.is_neg():
+                return None
+            if not tensor.is_contiguous() and not (turned and tensor.ndim == 2 and tensor.t().is_contiguous()):
+                return None
+            address, entries = tensor.data_ptr(), tensor.numel()
+            if entries and not address:  # its zeros are nowhere
+                return None
+            places.append((address, entries, size))
+    except RuntimeError:  # sparse, or without memory of its own
+        return None
+    return places
 
 
 def arrays_of(tensors: Sequence[Tensor]) -> list[NDArray[Any]] | None:

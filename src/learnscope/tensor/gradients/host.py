@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 import numpy as np
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from learnscope import native
 from learnscope.native import Numbers
-from learnscope.tensor.host import arrays_of
+from learnscope.tensor.host import arrays_of, places_of
 
 SQUARES, ZEROS, NAN, INF, LARGEST, AT_LARGEST = range(6)
 MOST_COPIED = 1 << 20
@@ -25,10 +26,16 @@ def host_statistics(tensors: Sequence[Tensor]) -> Numbers | None:
     None where there are no kernels, and for tensors of another kind.
     """
     kernels = native.kernels
-    arrays = arrays_of(tensors) if kernels is not None and tensors else None
-    if kernels is None or arrays is None:
+    if kernels is None or not tensors:
         return None
-    out = np.empty((6, len(arrays)))
+    out = np.empty((6, len(tensors)))
+    if (places := places_of(tensors, turned=True)) is not None:
+        with suppress(TypeError):  # memory at an odd address
+            kernels.gradient_sums(places, out, torch.get_num_threads())
+            return out
+    arrays = arrays_of(tensors)
+    if arrays is None:
+        return None
     try:
         try:
             kernels.gradient_sums(arrays, out, torch.get_num_threads())

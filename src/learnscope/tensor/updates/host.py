@@ -10,7 +10,7 @@ from torch import Tensor
 
 from learnscope import native
 from learnscope.native import Numbers
-from learnscope.tensor.host import arrays_of
+from learnscope.tensor.host import arrays_of, places_of
 from learnscope.tensor.rows import Group, flat
 
 COLUMNS = ("total", "l1", "sum_squares", "centred_squares", "largest", "old_sum_squares", "sign_flips", "bits_changed",
@@ -31,7 +31,8 @@ def host_changes(
         return None
     pairs = [(a, b) if a.is_contiguous() and b.is_contiguous() else flat((a, b)) for a, b in zip(new, old, strict=True)]
     aligned: list[Group] = [pair for pair in pairs if pair is not None]
-    newer, older = (arrays_of([pair[side] for pair in aligned]) for side in (0, 1))
+    sides: list[list[Tensor]] = [[pair[side] for pair in aligned] for side in (0, 1)]
+    newer, older = (places_of(side) or arrays_of(side) for side in sides)
     if len(aligned) != len(pairs) or newer is None or older is None:
         return None
     out = np.empty((len(COLUMNS) + len(cuts), len(pairs)))
