@@ -46,29 +46,32 @@ read the parts as shares of one another).
   handing a batch of 64 × 10 logits to the ledger two to three times as long as when it is repeated. Fewer calls help,
   faster ones hardly do. What reads arrays, and the hooks that a backward calls at every step, are therefore in C
   where there is a compiler.
-- **Default probes on a small GPT-2** (27 to 30 ms a step at one thread; medians of segments, watched less unwatched,
-  400 steps in turns). A step at which everything is due takes 2.9 ms more: 0.8 in the forward (2.1 before kernels
-  read logits, targets and tokens), 1.8 in the optimizer's step, of which `ParameterChange` is 0.6 and `GradientFlow`
-  0.5, and both mostly wait for memory. In 600 steps `GradientFlow` is due at 40, what is seen of outputs and losses
-  at 30, `ParameterChange` at 16. A step at which nothing is due takes 0.21 more: 0.14 in the backward, 0.09 in the
-  optimizer's step, 0.02 for logging. The backward's part is two hooks at each of four parameters, which call no
-  function of Python's any more: torch takes the interpreter's lock and wraps a gradient for each, some 17 µs where
-  nothing is in the caches. Making and writing the records is 0.15 ms a step on average, half of it the text of
-  numbers. 1 % are 0.28 ms. Tried and left: records' text from pieces made in Python (292 µs instead of 229 by the
-  encoder in C); no hooks but one function around the call that starts a backward, which costs what the hooks do. Not
-  tried: hooks at two parameters in place of four once all agree; a kernel for the shortest text of a float.
+- **Default probes on a small GPT-2** (28.6 ms a step at one thread; six loops in turns, a watched one less an unwatched
+  one). A step at which nothing is due takes 0.2 ms more in the median: 0.05 in the backward (two hooks at each of four
+  parameters: torch takes the interpreter's lock and wraps a gradient for each), 0.01 to 0.05 in the optimizer's step
+  (four hooks in C; 0.11 before they were in C), 0.02 for logging, and 0.1 in no function of ours, as fewer things are
+  where they were in the caches. Averaged over 600 steps, by timers in the functions: making and writing records 0.08 a
+  step, `GradientFlow` 0.03 (at 40 steps), what is read of logits and targets 0.03 (at 28), `ParameterChange` 0.02 (at
+  15), `Inputs` and `Objective` 0.02. 1 % are 0.29. A loop that takes turns with another one sees twice as many seconds
+  a step, so that records, which wait for a second at most, are written in smaller portions than in a loop of its own.
+  Tried and left: hooks at two parameters in place of four (no difference that could be told); records' text from pieces
+  made in Python (292 µs instead of 229 by the encoder in C); a kernel for the text of floats (all text is 0.02 a step);
+  no hooks but one function around the call that starts a backward, which costs what the hooks do. A collection of all
+  that the process holds takes 0.2 s where transformers is loaded and falls into some step of some loop, so the benchmark
+  collects beforehand.
 - **Two threads**: a step is half as long, and what is read at a step is read by one thread, as starting a second
   takes longer than reading a million entries.
-- **Ledger under `watch`**: of a step of 682 µs, 87 are added (quiet, means of 40 epochs): handing a batch over 10,
-  the optimizer's hooks 19, torch's own part of hooks at two parameters about 10, and the end of an epoch 42 a step.
-  Of these 42, scores are 5, rows of the ledger 3, sums over groups 3, quantiles 5, tables and record 8, its line and
-  the file of records 6, `examples.parquet` and run.json 10, with pyarrow's first call. 5 % are 34. Each of these
-  parts is a few calls of which most of the time is finding them in memory; the arithmetic of an epoch is 0.25 ms of
-  its 20. Batches wait and are scored up to 32 at a time. Not tried: one call in C from a waiting batch to the
-  ledger's row.
+- **Ledger under `watch`**: of a step of 680 µs, some 65 are added (means of 30 epochs): handing a batch over 10, the
+  hooks on the optimizer in C 3 (19 before), torch's own part of hooks at two parameters about 10, and the end of an
+  epoch 42 a step. Of these 42, scores are 5, rows of the ledger 3, sums over groups 3, quantiles 5, tables and record
+  8, its line and the file of records 6, `examples.parquet` and run.json 10, with pyarrow's first call. 5 % are 34.
+  Each of these parts is a few calls of which most of the time is finding them in memory; the arithmetic of an epoch
+  is 0.25 ms of its 20. Batches wait and are scored up to 32 at a time. Left as it is: records are written when an
+  epoch ends, as a long evaluation may come before the next step. Not tried: one call in C from a waiting batch to the
+  ledger's row; no hooks on parameters where only examples are followed, with the gradients' versions in their place.
 - **The ledger's exponent over examples**: the number of operations is linear; the rows of 10⁴ examples fit into the
   cache and those of 10⁷ do not. A row is one piece of 112 bytes, asked for some examples before it is read, in large
-  pages. As few examples became faster too, the exponent falls less than the time.
+  pages. Adding to rows of that size in an array, in the same order, has the exponent that stands there as the limit.
 - **Tables of many rows** (`frame()`, `run.examples()`): the work is linear. What a first call takes beyond a repeated
   one (1.1 s beside 0.3 for 10⁶ examples, on a loaded machine) was not taken apart.
 - **`track_batch` without logits, a model in a class of its own**: the guard takes 160 µs when repeated, of which
