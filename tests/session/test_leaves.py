@@ -13,8 +13,7 @@ from torch import Tensor, nn
 
 import learnscope as ls
 from learnscope import native
-from learnscope.session import loop
-from learnscope.session.steps import backwards, calls, leaves, quiet
+from learnscope.session.steps import backwards, calls, count, leaves, quiet
 from native_builds import needed
 
 KINDS = ["kernels", "plain"]
@@ -29,7 +28,7 @@ def plain(monkeypatch: pytest.MonkeyPatch) -> None:
 def without_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("Leaf", "Course", "Additions", "Optimizers"):
         monkeypatch.setattr(backwards, name, getattr(leaves, f"Plain{name}"))
-    monkeypatch.setattr(loop, "Quiet", quiet.PlainQuiet)
+    monkeypatch.setattr(count, "Quiet", quiet.PlainQuiet)
     for place in (calls, quiet):
         monkeypatch.setattr(place, "are_ordinary", leaves.plainly_ordinary)
     for place in (leaves, quiet):
