@@ -16,6 +16,7 @@ from torch import Tensor, nn
 import learnscope as ls
 from learnscope.record import Record
 from learnscope.session.loop import Loop
+from native_builds import needed
 
 PROBES: list[Any] = [
     ls.GradientFlow(every=7), ls.LoopCalls(every=9), ls.LostSteps(), ls.LearningRate(every=11),
@@ -117,6 +118,7 @@ def _called(training: Training) -> Iterator[str]:
     yield from found
 
 
+@needed
 def test_a_quiet_step_calls_hardly_anything() -> None:
     training = Training(0)
     calls = [len(list(_called(training))) for _ in range(60)]
