@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 import learnscope as ls
 from learnscope import native
-from learnscope.session.steps import backwards, calls, count, leaves, quiet
+from learnscope.session.counting import count, leaves, quiet
+from learnscope.session.steps import backwards, calls
 from native_builds import needed
 
 KINDS = ["kernels", "plain"]

@@ -24,6 +24,9 @@ PROBES: list[Any] = [
 ]  # fmt: skip
 
 
+OURS = str(Path(ls.__file__).parent)
+
+
 class Training:
     """A loop that mostly does what most loops do."""
 
@@ -103,7 +106,7 @@ def _called(training: Training) -> Iterator[str]:
     found: list[str] = []
 
     def note(frame: Any, event: str, _argument: object) -> None:
-        if event == "call" and "/learnscope/" in frame.f_code.co_filename:
+        if event == "call" and frame.f_code.co_filename.startswith(OURS):
             found.append(frame.f_code.co_name)
 
     training.optimizer.zero_grad()

@@ -1,7 +1,7 @@
 /* What a backward does to a few parameters, followed without a function of Python's at ordinary steps: in a training loop
    nothing of these is in the caches, and four calls of them take longer than all the rest of such a step.
 
-   What is not ordinary is left to Python: learnscope/session/steps/leaves.py has the same types without a compiler, and
+   What is not ordinary is left to Python: learnscope/session/counting/leaves.py has the same types without a compiler, and
    says what their attributes mean. */
 
 #include "leaves.h"

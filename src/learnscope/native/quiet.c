@@ -1,5 +1,5 @@
 /* Training steps at which nothing is measured, as nearly all are: an optimizer's hooks count them, and call no function of
-   Python's. What is not as at most steps is left to Python: learnscope/session/steps/quiet.py has the same type without a
+   Python's. What is not as at most steps is left to Python: learnscope/session/counting/quiet.py has the same type without a
    compiler, and says what its attributes mean. */
 
 #include "leaves.h"

@@ -13,16 +13,16 @@ from learnscope.core.moment import Moment
 from learnscope.core.probe import is_due, prepares
 from learnscope.probes.gradients.lost_steps import LostSteps
 from learnscope.session.bound import Bound
+from learnscope.session.counting.count import StepCount
 from learnscope.session.engine import Engine
-from learnscope.session.handing import Handing
 from learnscope.session.steps.attempts import Attempts
 from learnscope.session.steps.backwards import Backwards, MicroBatchMeter, is_one_of_several
 from learnscope.session.steps.calls import Calls
-from learnscope.session.steps.count import StepCount
 from learnscope.session.steps.due import DueSteps
 from learnscope.session.steps.ends import StepEnds
 from learnscope.session.steps.fed import FedProbes, collects_until_epoch
 from learnscope.session.steps.feed import Feed
+from learnscope.session.steps.handing import Handing
 from learnscope.session.steps.listening import Listening
 from learnscope.session.subject import snapshot_key, take_snapshots
 from learnscope.session.unfired import unmeasured_end

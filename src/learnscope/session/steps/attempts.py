@@ -16,13 +16,13 @@ from learnscope.core.lost import BadGradients, LostStep, bad_gradients
 from learnscope.core.moment import Moment
 from learnscope.probes.gradients.lost_steps import LostSteps
 from learnscope.record import SKIPPED
+from learnscope.session.counting.quiet import PlainQuiet
 from learnscope.session.engine import Engine
 from learnscope.session.steps import scaling
 from learnscope.session.steps.backwards import Backwards
 from learnscope.session.steps.calls import Calls
 from learnscope.session.steps.feed import Feed, as_number
 from learnscope.session.steps.optimizers import unwrapped
-from learnscope.session.steps.quiet import PlainQuiet
 
 IN_A_ROW, IN_ALL = 20, 200
 """Attempts that are recorded one by one; more are counted."""

@@ -12,9 +12,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from learnscope.core.subject import Subject
 from learnscope.model.guard import is_guarded
-from learnscope.session.steps import schedules
-from learnscope.session.steps.backwards import Backwards
-from learnscope.session.steps.leaves import (
+from learnscope.session.counting.leaves import (
     Mark,
     PlainLeaf,
     Sampled,
@@ -31,9 +29,11 @@ from learnscope.session.steps.leaves import (
     unchanged,
     writes,
 )
+from learnscope.session.counting.quiet import PlainQuiet
+from learnscope.session.steps import schedules
+from learnscope.session.steps.backwards import Backwards
 from learnscope.session.steps.modes import Modes, watch_evaluations
 from learnscope.session.steps.optimizers import untraced
-from learnscope.session.steps.quiet import PlainQuiet
 from learnscope.session.telling.listeners import until_gone
 
 

@@ -13,12 +13,12 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from learnscope.core.gradients import Gradients
 from learnscope.core.stepped import Stepped
+from learnscope.session.counting.quiet import PlainQuiet
 from learnscope.session.engine import Engine
 from learnscope.session.steps import clipping
 from learnscope.session.steps.attempts import Attempts
 from learnscope.session.steps.calls import Calls
 from learnscope.session.steps.optimizers import untraced
-from learnscope.session.steps.quiet import PlainQuiet
 from learnscope.session.steps.readings import Readings
 from learnscope.session.steps.turns import Turns
 from learnscope.session.telling.listeners import remove_gone, remove_later

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from math import isfinite
 from typing import Any
 
+from learnscope.session.counting.count import StepCount
 from learnscope.session.engine import Engine
 from learnscope.session.steps.attempts import Attempts
 from learnscope.session.steps.backwards import Backwards
-from learnscope.session.steps.count import StepCount
 from learnscope.session.steps.ends import StepEnds
 from learnscope.session.steps.fed import FedProbes
 from learnscope.session.steps.feed import Feed, own_numbers

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from learnscope import native
-from learnscope.session.steps.leaves import (
+from learnscope.session.counting.leaves import (
     PlainAdditions,
     PlainCourse,
     PlainLeaf,

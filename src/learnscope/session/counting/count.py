@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from learnscope.session.counting.leaves import have_stepped
+from learnscope.session.counting.quiet import PlainQuiet, Quiet
 from learnscope.session.engine import Engine
 from learnscope.session.steps.backwards import Backwards
 from learnscope.session.steps.feed import Feed
-from learnscope.session.steps.leaves import have_stepped
-from learnscope.session.steps.quiet import PlainQuiet, Quiet
 
 REFRESH = 50
 """Every so many steps the model's parameters are read anew: they may be other objects by then."""

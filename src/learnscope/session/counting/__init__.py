@@ -1,0 +1,1 @@
+"""What is counted of ordinary steps, by hooks in C where there is a compiler."""
