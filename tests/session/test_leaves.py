@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import learnscope as ls
 from learnscope import native
-from learnscope.session.counting import count, leaves, quiet
+from learnscope.session.counting import leaves, quiet
 from learnscope.session.steps import backwards, calls
 from native_builds import needed
 
@@ -29,7 +29,7 @@ def plain(monkeypatch: pytest.MonkeyPatch) -> None:
 def without_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("Leaf", "Course", "Additions", "Optimizers"):
         monkeypatch.setattr(backwards, name, getattr(leaves, f"Plain{name}"))
-    monkeypatch.setattr(count, "Quiet", quiet.PlainQuiet)
+    monkeypatch.setattr(quiet, "Quiet", quiet.PlainQuiet)
     for place in (calls, quiet):
         monkeypatch.setattr(place, "are_ordinary", leaves.plainly_ordinary)
     for place in (leaves, quiet):

@@ -13,7 +13,7 @@ from learnscope.core.moment import Moment
 from learnscope.core.probe import is_due, prepares
 from learnscope.probes.gradients.lost_steps import LostSteps
 from learnscope.session.bound import Bound
-from learnscope.session.counting.count import StepCount
+from learnscope.session.counting.quiet import StepCount
 from learnscope.session.engine import Engine
 from learnscope.session.steps.attempts import Attempts
 from learnscope.session.steps.backwards import Backwards, MicroBatchMeter, is_one_of_several

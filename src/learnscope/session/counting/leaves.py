@@ -196,6 +196,16 @@ stepped_at_once: Asked = never if _KERNELS is None else _KERNELS.leaves_stepped
 """As `have_stepped`, in one call; False where that cannot be done."""
 
 
+def taken_passes(leaves: list[PlainLeaf], arrivals: list[PlainAdditions]) -> int:
+    """The backward passes of a step that has ended; those of the next are counted from now on."""
+    passes = 0
+    for leaf in leaves:
+        passes, leaf.count = max(passes, leaf.count), 0
+    for each in arrivals:
+        passes, each.number = max(passes, each.number), 0
+    return passes
+
+
 def writes(parameter: Tensor) -> int:
     """How often a tensor has been written; -1 of one that does not count it."""
     try:

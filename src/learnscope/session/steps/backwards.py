@@ -14,8 +14,15 @@ from torch.optim import Optimizer
 
 from learnscope.core.handed import MicroBatches
 from learnscope.core.subject import Subject
-from learnscope.session.counting.leaves import Additions, Course, Leaf, Optimizers, PlainAdditions, PlainLeaf
-from learnscope.session.counting.quiet import taken_passes
+from learnscope.session.counting.leaves import (
+    Additions,
+    Course,
+    Leaf,
+    Optimizers,
+    PlainAdditions,
+    PlainLeaf,
+    taken_passes,
+)
 from learnscope.tensor.gradients.gradient import sum_squares
 
 WATCHED = 4

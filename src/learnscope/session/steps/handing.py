@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from math import isfinite
 from typing import Any
 
-from learnscope.session.counting.count import StepCount
+from learnscope.session.counting.quiet import StepCount
 from learnscope.session.engine import Engine
 from learnscope.session.steps.attempts import Attempts
 from learnscope.session.steps.backwards import Backwards
