@@ -304,3 +304,23 @@ def test_the_parameters_of_a_part_that_is_not_used_are_not_relied_on() -> None:
             optimizer.step()
     found = {(row["step"], row["value"]) for _, row in w.run.frame("Loss").iterrows() if row["name"] == "loss"}
     assert {(step, float(step)) for step in range(3, 9)} <= found
+
+
+def test_an_error_of_ours_after_a_quiet_step_does_not_end_the_training(
+    plain: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_leaves: Any) -> None:
+        raise ArithmeticError("ours")
+
+    monkeypatch.setattr(quiet, "have_stepped", broken)
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with (
+        pytest.warns(ls.ProbeWarning, match="ours"),
+        ls.watch(model, optimizer, probes=[ls.LoopCalls(every=20), ls.LostSteps()]) as w,
+    ):
+        for _ in range(30):
+            optimizer.zero_grad()
+            model(torch.ones(2, 3)).sum().backward()
+            optimizer.step()
+        assert w.steps == 30

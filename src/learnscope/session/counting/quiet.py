@@ -111,7 +111,8 @@ class StepCount:
         """Steps when the session began; those that were counted when somebody last asked."""
         self.passes = 1
         """Backward passes of the last step."""
-        self.quiet: PlainQuiet = Quiet(backwards.course, backwards.leaves, backwards.arrivals, follows, have_stepped)
+        unmarked = engine.safely(have_stepped)
+        self.quiet: PlainQuiet = Quiet(backwards.course, backwards.leaves, backwards.arrivals, follows, unmarked)
         self.quiet.look = engine.safely(self.look)
         self.ended: Callable[[int, int], object] = lambda _steps, _passes: None
         """Called with a number of quiet steps that have ended, and their backward passes."""
