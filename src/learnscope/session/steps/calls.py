@@ -233,7 +233,8 @@ class Calls:
         counts.backwards += passes
         if counts.has_schedule:  # what was stepped since is of the first
             self._count_schedules()
-            counts.schedule[0] += steps - 1
+            if steps > 1:
+                counts.schedule[0] += steps - 1
 
     def may_be_quiet(self, optimizer: Optimizer) -> bool:
         """Whether this optimizer holds all that is followed, and nothing needs a closer look at its next step."""
